@@ -1,18 +1,24 @@
 """What figures tell a pointer: the place and the words of each mark, and which parts of the image are a series."""
 
+import io
 import json
 import re
 from xml.etree import ElementTree
 
+import matplotlib.image
 import numpy as np
 import pytest
 import synthetic
 from browser import driven
-from katt_report import groups, load
+from katt_report import compare, groups, load
 from katt_report.figures import draw_all
 from katt_report.figures.marks import SCALE
+from katt_report.isolation import logs_isolated
+from katt_report.pages.compare_page import compare_report
+from katt_report.pages.log_page import log_report
 from katt_report.pages.output import add_figure, render
 from katt_report.pages.page import report
+from test_logs import log
 from test_report import EXPECTED
 
 
@@ -31,10 +37,6 @@ def plot_of(results, name: str):
 
 def test_a_mark_lies_where_it_is_drawn(small):
     """The pixels at the places that the marks name have the colours of their series."""
-    import io
-
-    import matplotlib.image
-
     plot = plot_of(small, "throughput")
     (png,) = render(plot.figure, ("png",))
     image = matplotlib.image.imread(io.BytesIO(png))
@@ -170,3 +172,16 @@ def test_a_figure_without_marks_is_its_image(small):
     plot = plot_of(small, "throughput")
     plot.figure.marks.clear()
     assert "<script" not in add_figure(plot, {}, ("svg",))
+
+
+def test_other_pages_answer(files, tmp_path):
+    """A comparison has its verdicts as series, a log its steps as marks."""
+    for name, made in (("compare.html", compare_report(compare(*[load(files["seqlen"])] * 2), "a", "b")),
+                       ("report.html", log_report(logs_isolated(log(tmp_path / "log.h5")), ("png",)))):  # fmt: skip
+        (tmp_path / name).mkdir()
+        count, said = driven(made[name].decode(), """
+            const frames = document.querySelectorAll('.frame'), frame = frames[0];
+            frame.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}));
+            return [frames.length, Array.from(document.querySelector('.tip').children, (line) => line.textContent)];""",
+                             tmp_path / name)  # fmt: skip
+        assert count >= 1 and len(said) >= 2, name

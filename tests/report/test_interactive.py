@@ -73,13 +73,14 @@ def test_a_filter_shows_rows_and_counts_them(tmp_path):
     text = page("t", "u", table([("variant", ""), ("n", "n"), ("status", "")], rows))
     found = driven(text, """
         const field = document.querySelector('.tools input'), seen = [];
-        for (const words of ['', 'FLASH', 'flash -skipped', 'nothing of this', '<b>']) {
+        for (const words of ['', 'FLASH', 'flash -skipped', 'nothing of this', '<b>', 'n=1', '-n=1 naive']) {
           field.value = words; field.dispatchEvent(new Event('input'));
           seen.push([document.querySelector('output').textContent,
                      Array.from(document.querySelectorAll('tbody tr')).filter((row) => row.offsetHeight).length]);
         }
         return seen;""", tmp_path)  # fmt: skip
-    assert found == [["10 rows", 10], ["5 of 10 rows", 5], ["2 of 10 rows", 2], ["0 of 10 rows", 0], ["0 of 10 rows", 0]]
+    assert found == [["10 rows", 10], ["5 of 10 rows", 5], ["2 of 10 rows", 2], ["0 of 10 rows", 0], ["0 of 10 rows", 0],
+                     ["2 of 10 rows", 2], ["4 of 10 rows", 4]]  # fmt: skip
 
 
 def test_keys_sort_and_small_tables_have_no_filter(tmp_path):
@@ -91,6 +92,14 @@ def test_keys_sort_and_small_tables_have_no_filter(tmp_path):
         buttons[0].click();
         return [buttons.length, focused, column(1), document.querySelectorAll('.tools').length];""", tmp_path)  # fmt: skip
     assert found == [1, True, ["a", "b9", "b10"], 0]
+
+
+def test_rows_that_follow_others_stay_where_they_are(files, tmp_path, quick):
+    """The parts of a profile say which row they belong to by their place."""
+    rows = [["phase", ""], *(["", name] for name in "abcdefgh")]
+    dom = shown(page("t", "u", table([("phase", ""), ("operator", "")], rows, nested=True)), tmp_path)
+    assert 'class="nested"' in dom and "<button" not in dom and 'class="tools"' not in dom
+    assert '<table class="nested">' in report(load(files["block"]))["report.html"].decode()
 
 
 def test_the_tables_of_a_report(files, tmp_path, quick):

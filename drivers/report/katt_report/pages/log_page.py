@@ -143,7 +143,7 @@ def profile_table(profile: Profile) -> str:
             lines.append(["", "rest", *_cells(rest_of(profile.phase(part)), profile)])
     apart.add(len(lines))
     lines.append(["rest", "", *_cells(rest_of(profile), profile)])
-    return table(_HEADS, lines, apart)
+    return table(_HEADS, lines, apart, nested=True)
 
 
 def _cells(part: Part, profile: Profile) -> list[str]:

@@ -58,8 +58,8 @@ def machines_section(results: Results) -> str:
     heads = [("", ""), *((escape(name), "n") for name in machines)]
     cells = [[escape(cell) for cell in row] for row in rows]
     return (
-        f'<section id="machines"><h2>{TITLE}</h2>' + bullets(machine_lines(results), "plain") + table(heads, cells)
-        + "</section>"
+        f'<section id="machines"><h2>{TITLE}</h2>' + bullets(machine_lines(results), "plain")
+        + table(heads, cells, nested=True) + "</section>"
     )  # fmt: skip
 
 

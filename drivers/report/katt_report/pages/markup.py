@@ -49,9 +49,11 @@ button.sort:focus-visible { outline: 2px solid #0050a0; }
 th[aria-sort=ascending] .sort::after { content: " ▲"; } th[aria-sort=descending] .sort::after { content: " ▼"; }
 table.sorted tr.apart td { border-top: 0; }
 .tools { display: flex; flex-wrap: wrap; gap: 6px 12px; align-items: center; margin: 10px 0 4px; font-size: 13px; }
-.tools input { font: inherit; padding: 3px 8px; width: 260px; max-width: 100%; border: 1px solid #999; border-radius: 4px; }
+.tools input { font: inherit; padding: 3px 8px; width: 260px; max-width: 100%; border: 1px solid #999;
+  border-radius: 4px; }
 .tools output { color: #555; }
-.series button { font: inherit; border: 1px solid #bbb; border-radius: 4px; background: #fff; padding: 1px 8px; cursor: pointer; }
+.series button { font: inherit; border: 1px solid #bbb; border-radius: 4px; background: #fff;
+  padding: 1px 8px; cursor: pointer; }
 .series button span { display: inline-block; width: 10px; height: 10px; margin-right: 6px; border-radius: 2px; }
 .series button[aria-pressed=false] { color: #777; text-decoration: line-through; }
 .series button[aria-pressed=false] span { visibility: hidden; }
@@ -115,10 +117,13 @@ def bullets(lines: list[str], css: str) -> str:
     return f'<div class="{css}"><ul>' + "".join(f"<li>{prose(line)}</li>" for line in lines) + "</ul></div>"
 
 
-def table(heads: list[tuple[str, str]], rows: list[list[str]], apart: set[int] = frozenset()) -> str:
+def table(
+    heads: list[tuple[str, str]], rows: list[list[str]], apart: set[int] = frozenset(), nested: bool = False
+) -> str:
     """A table of cells that are HTML already; `heads` are (text, CSS class), `apart` rows get a rule above.
 
-    A row with fewer cells ends in one that spans the rest.
+    A row with fewer cells ends in one that spans the rest. `nested`: a row says too little without the ones above it, so
+    that readers can neither sort nor filter them.
     """
     head = "".join(f'<th class="{kind}" scope="col">{escape(text)}</th>' for text, kind in heads)
     lines = []
@@ -128,7 +133,8 @@ def table(heads: list[tuple[str, str]], rows: list[list[str]], apart: set[int] =
             cells[-1] = f'<td class="wide" colspan="{len(heads) - len(row) + 1}">{row[-1]}</td>'
         lines.append(f"<tr{' class=apart' if index in apart else ''}>{''.join(cells)}</tr>")
     body = "\n".join(lines)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+    kind = ' class="nested"' if nested else ""
+    return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
 def small(text: str) -> str:

@@ -30,7 +30,8 @@ def shares_table(group: Group) -> str:
         lines.append(["", "", "", "<b>all</b>", "", f"<b>{escape(seconds_text(profile.time_s))}</b>", "", "", "", "",
                       f"<b>{_saving(base, base.time_s, profile.time_s) if base else ''}</b>",
                       small(f"mean of {profile.runs} runs")])  # fmt: skip
-    return f"<details><summary>Calls, times and phases of every part</summary>{table(heads, lines, apart)}</details>"
+    inside = table(heads, lines, apart, nested=True)
+    return f"<details><summary>Calls, times and phases of every part</summary>{inside}</details>"
 
 
 def _cells(part: Part, profile: Profile, base: Profile | None) -> list[str]:

@@ -3,7 +3,7 @@
   "use strict";
   const FEWEST_SORTED = 3, FEWEST_FILTERED = 8;
   const PREFIXES = { n: 1e-9, "µ": 1e-6, m: 1e-3, k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12 };
-  const UNIT = /^([nµmkKMGT]?)(i?)(B\/s|B|s|FLOP\/s|Hz|J)$/;
+  const UNIT = /^([nµmkKMGT]?)(i?)(B\/s|B|s|FLOP\/s|FLOP|Hz|J)$/;
 
   // The number that a text begins with, in the base unit: "3.21 ms", "1.5 MiB", "12 %", "1/256", "2.1×"; null for others.
   function number(text) {
@@ -70,19 +70,30 @@
     });
   }
 
-  // Every word must occur in a row; a word after a minus must not.
-  function matches(text, words) {
-    return words.every((word) => word.length > 1 && word[0] === "-" ? !text.includes(word.slice(1)) : text.includes(word));
+  // A word occurs in a row, or is all of a column's cell: dtype=f32. After a minus it must not.
+  function matches(cells, words) {
+    return words.every(function (word) {
+      const not = word.length > 1 && word[0] === "-", text = not ? word.slice(1) : word;
+      const found = cells.some((cell) => cell.all.includes(text) || cell.named === text);
+      return found !== not;
+    });
+  }
+
+  // The text of a cell, and that of its column and itself without spaces: n=2048.
+  function searched(heads, cell, column) {
+    const named = heads[column] + "=" + main(cell);
+    return { all: cell.textContent.toLowerCase(), named: named.toLowerCase().replace(/\s+/g, "") };
   }
 
   function filterable(scroll, table) {
     const rows = Array.from(table.tBodies[0].rows);
-    const texts = rows.map((row) => Array.from(row.cells, (cell) => cell.textContent).join(" ").toLowerCase());
+    const heads = Array.from(table.tHead.rows[0].cells, (head) => head.textContent);
+    const texts = rows.map((row) => Array.from(row.cells, (cell, column) => searched(heads, cell, column)));
     const tools = document.createElement("div"), field = document.createElement("input");
     const count = document.createElement("output");
     tools.className = "tools";
     field.type = "search";
-    field.placeholder = "filter rows, as: flash bf16 -skipped";
+    field.placeholder = "filter rows, as: flash dtype=f32 -ok";
     field.setAttribute("aria-label", "filter the rows of the table");
     function show() {
       const words = field.value.toLowerCase().split(/\s+/).filter((word) => word !== "");
@@ -100,7 +111,7 @@
     show();
   }
 
-  for (const table of document.querySelectorAll(".scroll > table")) {
+  for (const table of document.querySelectorAll(".scroll > table:not(.nested)")) {
     const rows = table.tBodies[0].rows.length;
     if (rows >= FEWEST_SORTED) sortable(table);
     if (rows >= FEWEST_FILTERED) filterable(table.parentElement, table);
