@@ -23,7 +23,7 @@ function(katt_add_code target)
   else()
     message(STATUS "Rows of sweeps will not name their code: that needs Python 3.9 and nm")
     file(CONFIGURE OUTPUT ${source} @ONLY CONTENT [[
-#include "record/code.hpp"
+#include "op/code.hpp"
 
 katt::bench::CodeTable katt::bench::impl::code_table() { return {}; }
 ]])

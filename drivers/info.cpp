@@ -17,7 +17,7 @@
 #include "machine/sensors.hpp"
 #include "machine/topology.hpp"
 #include "measure/ceilings.hpp"
-#include "measure/counters.hpp"
+#include "measure/counters/counters.hpp"
 #include "nn/inference/cuda_graph.hpp"
 #include "plan/axes.hpp"
 #include "plan/plan.hpp"

@@ -11,10 +11,10 @@
 #include "io/printable.hpp"
 #include "plan/axes.hpp"
 #include "plan/forecast.hpp"
-#include "sweep/referee/task.hpp"
 #include "sweep/peer.hpp"
-#include "sweep/sweep.hpp"
+#include "sweep/referee/task.hpp"
 #include "sweep/referee/verdict.hpp"
+#include "sweep/sweep.hpp"
 
 namespace katt::impl {
 namespace {

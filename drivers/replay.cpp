@@ -16,7 +16,7 @@
 #include "record/json.hpp"
 #include "record/results.hpp"
 #include "record/t4.hpp"
-#include "sweep/race_replay.hpp"
+#include "sweep/race/race_replay.hpp"
 
 namespace katt::impl {
 namespace {

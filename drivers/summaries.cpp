@@ -8,7 +8,7 @@
 #include "machine/machine.hpp"
 #include "machine/sensors.hpp"
 #include "machine/topology.hpp"
-#include "measure/counters.hpp"
+#include "measure/counters/counters.hpp"
 #include "plan/forecast.hpp"
 #include "ranks/communicator.hpp"
 #include "ranks/environment.hpp"

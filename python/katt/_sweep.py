@@ -112,9 +112,9 @@ def sweep(
     if summary is None or summary["interrupted"] or status != bool(summary["failed"] + summary["suspect"]):
         raise SweepError(ending(status, last_line, None if folder else output), status)
     result = Result(output, folder=folder)
-    for word in ("failed", "suspect"):
+    for word, what in {"failed": "have failed", "suspect": "are suspect"}.items():
         if summary[word]:
-            warnings.warn(f"{summary[word]} rows are {word}; the column reason says why", stacklevel=2)
+            warnings.warn(f"{summary[word]} rows {what}; the column reason says why", stacklevel=2)
     return result
 
 

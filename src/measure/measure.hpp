@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "machine/affinity.hpp"
-#include "measure/meter.hpp"
+#include "measure/counters/meter.hpp"
 #include "memory/tracker.hpp"
 #include "op/registry.hpp"
 #include "process/candidate_file.hpp"

@@ -12,7 +12,7 @@
 #include "io/outputs.hpp"
 #include "io/printable.hpp"
 #include "machine/machine.hpp"
-#include "record/code.hpp"
+#include "op/code.hpp"
 
 namespace katt::bench {
 namespace {

@@ -27,7 +27,7 @@ struct TunedTile {
   double usual_time_s = 0;
   double usual_ratio = 0;  ///< the default's time / the tile's, of the same rounds; 0: not known
   std::string machine{};   ///< machine_text(); empty in files of earlier versions
-  std::string code{};      ///< name of the variant's code (record/code.hpp); "" where it has none
+  std::string code{};      ///< name of the variant's code (op/code.hpp); "" where it has none
 };
 
 /// The point of a tile, before its setting and times are known.

@@ -12,9 +12,9 @@
 #include "measure/measure.hpp"
 #include "measure/statistics.hpp"
 #include "memory/tracker.hpp"
+#include "op/code.hpp"
 #include "op/collective.hpp"
 #include "plan/plan.hpp"
-#include "record/code.hpp"
 
 namespace katt::bench {
 

@@ -19,7 +19,7 @@
 #include "memory/tracker.hpp"
 #include "op/collective.hpp"
 #include "plan/forecast.hpp"
-#include "sweep/setting_races.hpp"
+#include "sweep/race/setting_races.hpp"
 
 namespace katt::bench {
 namespace {

@@ -10,8 +10,8 @@ import pathlib
 import sys
 import time
 
-SECONDS = 0.01  # of a run
-CLAIMS = {"boasts": 0.5, "whines": 2.0}  # shares of it that it claims, where it does not tell the truth
+SECONDS = 0.03  # of a run
+CLAIMS = {"boasts": 0.1, "whines": 2.0}  # shares of it that it claims, where it does not tell the truth
 MEMORY = {"remembers": {"host_bytes": 1000, "device_bytes": 24}, "half": {"host_bytes": 1000},
           "negative": {"host_bytes": -1, "device_bytes": 0}}  # fmt: skip
 

@@ -6,6 +6,7 @@
 | the same with `…`, `[…]` or `(… | …)`: a pattern | every option is one of the command's `--help` |
 | the same with `--backend cuda`, or of build/cuda: needs a GPU | likewise |
 | `katt-report readme …`: writes into the tree | likewise; tests/report/test_readme.py runs it on the project's documents |
+| `katt tune --replay …`: needs a record of spaces | likewise; tests/cli/test_tune.py runs it |
 | `mpirun -n N katt …` | runs it with N ranks |
 | `srun … katt …`: needs Slurm | every option of katt is one of the command's `--help` |
 | `scripts/NAME …`: installs and builds for minutes | the script is there and names every option |
@@ -132,7 +133,7 @@ class Shell:
 
     def run_katt(self, words: list[str], line: str):
         needs_gpu = "cuda" in words or words[0].startswith("build/cuda")
-        if needs_gpu or is_pattern(line) or words[1:2] == ["readme"]:
+        if needs_gpu or is_pattern(line) or words[1:2] == ["readme"] or "--replay" in words:
             self.check_options(words)
             return
         self.finished([self.path_of(program_of(words))], self.small(words[1:]), line)

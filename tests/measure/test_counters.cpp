@@ -13,7 +13,7 @@
 
 #include "core/stopwatch.hpp"
 #include "machine/affinity.hpp"
-#include "measure/counters.hpp"
+#include "measure/counters/counters.hpp"
 #include "measure/measure.hpp"
 #include "record/results.hpp"
 #include "tests/op/toy_operator.hpp"

@@ -5,7 +5,7 @@
 #include "memory/tracker.hpp"
 #include "record/results.hpp"
 #include "record/t4.hpp"
-#include "sweep/race_replay.hpp"
+#include "sweep/race/race_replay.hpp"
 #include "sweep/sweep.hpp"
 #include "tests/op/toy_operator.hpp"
 

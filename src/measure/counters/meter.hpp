@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "machine/sensors.hpp"
-#include "measure/counters.hpp"
+#include "measure/counters/counters.hpp"
 
 namespace katt::bench {
 

@@ -1,4 +1,4 @@
-#include "sweep/setting_races.hpp"
+#include "sweep/race/setting_races.hpp"
 
 #include <algorithm>
 #include <cstdio>

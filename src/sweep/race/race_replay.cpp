@@ -1,4 +1,4 @@
-#include "sweep/race_replay.hpp"
+#include "sweep/race/race_replay.hpp"
 
 #include <algorithm>
 #include <exception>

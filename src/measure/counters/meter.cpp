@@ -1,4 +1,4 @@
-#include "measure/meter.hpp"
+#include "measure/counters/meter.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "measure/counters.hpp"
+#include "measure/counters/counters.hpp"
 
 #include <linux/perf_event.h>
 #include <sys/syscall.h>
