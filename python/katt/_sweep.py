@@ -109,11 +109,11 @@ def sweep(
         status, last_line, summary = run(arguments, progress)
     if status == 2:
         raise ValueError(last_line.removeprefix("katt: "))
-    if summary is None or summary["interrupted"] or status != bool(summary["failed"] + summary["suspect"]):
+    if summary is None or summary["interrupted"] or status != bool(summary["failed"] + summary.get("suspect", 0)):
         raise SweepError(ending(status, last_line, None if folder else output), status)
     result = Result(output, folder=folder)
     for word, what in {"failed": "have failed", "suspect": "are suspect"}.items():
-        if summary[word]:
+        if summary.get(word):
             warnings.warn(f"{summary[word]} rows {what}; the column reason says why", stacklevel=2)
     return result
 

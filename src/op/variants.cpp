@@ -1,6 +1,7 @@
 #include "op/variants.hpp"
 
 #include <algorithm>
+#include <span>
 
 namespace katt {
 
@@ -20,9 +21,11 @@ std::string setting_refusal(const std::string& variant, const std::vector<Settin
   if (settings.empty()) return "variant " + variant + " takes no tile";
   if (std::find(settings.begin(), settings.end(), setting) != settings.end()) return {};
   std::string listed;
-  for (const Setting& one : settings) {
+  constexpr std::size_t most = 16;
+  for (const Setting& one : std::span(settings).first(std::min(most, settings.size()))) {
     listed += (listed.empty() ? "" : ", ") + to_text(one);
   }
+  if (settings.size() > most) listed += " and " + std::to_string(settings.size() - most) + " more";
   return "tile " + to_text(setting) + " is not among those of " + variant + ": " + listed;
 }
 

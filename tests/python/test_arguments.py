@@ -120,7 +120,9 @@ def wrong_calls():
 
 def test_every_operator_is_here():
     operators = {name for name in katt.__all__ if inspect.isfunction(getattr(katt, name))}
-    assert operators == set(calls()) | {"sweep", "stream", "threads", "get_num_threads"}
+    assert operators == set(calls()) | {
+        "get_include", "get_num_threads", "referee", "stream", "sweep", "threads"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("function", calls())
