@@ -5,8 +5,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import katt
 import pytest
+
+katt = pytest.importorskip("katt")
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="skipped: no C compiler")
