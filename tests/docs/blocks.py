@@ -45,25 +45,25 @@ class Block:
     def name(self) -> str:
         return f"{self.page}:{self.line}"
 
+    def _noted(self, pattern: str) -> str:
+        found = re.match(pattern, self.note)
+        return found[1] if found else ""
+
     @property
     def reason_not_run(self) -> str:
-        found = re.match(r"not run: (.+)", self.note)
-        return found[1] if found else ""
+        return self._noted(r"not run: (.+)")
 
     @property
     def status(self) -> int:
-        found = re.match(r"exit status (\d+)", self.note)
-        return int(found[1]) if found else 0
+        return int(self._noted(r"exit status (\d+)") or 0)
 
     @property
     def file(self) -> str:
-        found = re.match(r"file: (\S+)", self.note)
-        return found[1] if found else ""
+        return self._noted(r"file: (\S+)")
 
     @property
     def part_of(self) -> str:
-        found = re.match(r"part of (\S+)", self.note)
-        return found[1] if found else ""
+        return self._noted(r"part of (\S+)")
 
 
 def documents() -> list[str]:
