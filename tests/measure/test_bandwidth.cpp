@@ -3,6 +3,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "measure/bandwidth.hpp"
+#include "memory/tracker.hpp"
 
 namespace katt::bench {
 namespace {
@@ -30,6 +31,26 @@ TEST(Bandwidth, MovesEveryFloat) {
 #if defined(KATT_HAS_CUDA)
   if (Kokkos::num_devices() > 0) expect_every_float_moves<Kokkos::Cuda>();
 #endif
+}
+
+TEST(Bandwidth, MovesAsManyBytesAsAreAskedFor) {
+  memory::install();
+  for (const char* traffic : {"read", "copy"}) {
+    for (const double bytes : {1.0, 1e6, 1.5e7}) {
+      double moved = 0;
+      const std::size_t before = memory::live_bytes();
+      const auto candidate = bandwidth_candidate(Backend::openmp, 2, traffic, bytes, moved);
+      EXPECT_GE(static_cast<double>(memory::live_bytes() - before), moved);
+      EXPECT_GT(moved, 0);
+      if (bytes > 1) {
+        EXPECT_LE(moved, bytes);
+        EXPECT_GT(moved, 0.99 * bytes);
+      }
+      candidate->run();
+      candidate->fence();
+      EXPECT_TRUE(candidate->verify().status.is_ok());
+    }
+  }
 }
 
 }  // namespace

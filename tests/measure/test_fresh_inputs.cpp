@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/stopwatch.hpp"
-#include "measure/ceilings.hpp"
 #include "measure/measure.hpp"
 
 namespace katt::bench {
@@ -96,7 +95,8 @@ TEST(FreshInputs, NoAnswerThatIsKeptPasses) {
     for (std::size_t i = 0; i < contenders.size(); ++i) {
       const Status& status = contenders[i].measured.status;
       EXPECT_EQ(status.is_ok(), i < 2) << i << ": " << status.reason();
-      if (i >= 2) EXPECT_NE(status.reason().find("y is wrong"), std::string::npos);
+      if (i < 2) continue;
+      EXPECT_NE(status.reason().find("y is wrong"), std::string::npos);
     }
     EXPECT_GE(inputs.changes_of_all, 2) << "once among the rounds, once after them";
     EXPECT_GE(inputs.changes, 1);
@@ -183,28 +183,6 @@ TEST(Clocks, ShortRunsOfOtherProcessesAreBatched) {
   contenders.push_back(enter([] { return std::make_unique<Claiming>(1e-4, 1.0); }));
   ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
   EXPECT_GT(contenders[0].measured.inner, 5);
-}
-
-TEST(Ceilings, NoRateBeyondThemIsPossible) {
-  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 1e11, "FLOP/s", 1, 0},
-                                             {"avx512_bf16", 2e11, "FLOP/s", 1, 0},
-                                             {"read_l1", 4e11, "B/s", 1, 16384},
-                                             {"read_l2", 1e11, "B/s", 1, 524288},
-                                             {"read_dram", 1e10, "B/s", 1, 1 << 28}};
-  const auto reason = [&](Dtype dtype, Work work, double time_s) {
-    return impossible_rate(ceilings, Backend::serial, dtype, 1, work, time_s);
-  };
-  const Work product{.flops = 1e11, .bytes = 1, .compute_ceiling = "fma_f32"};
-  EXPECT_EQ(reason(Dtype::f32, product, 1.0), "");
-  EXPECT_EQ(reason(Dtype::f32, product, 0.95), "") << "noise";
-  EXPECT_EQ(reason(Dtype::f32, product, 0.5),
-            "0.2 TFLOP/s, expected at most the 0.1 TFLOP/s of fma_f32");
-  EXPECT_EQ(reason(Dtype::f16, product, 0.5), "") << "units for f16 are twice as fast";
-  EXPECT_NE(reason(Dtype::bf16, product, 0.1), "");
-  const Work sum{.flops = 0, .bytes = 1e11, .compute_ceiling = ""};
-  EXPECT_EQ(reason(Dtype::f32, sum, 2.0), "") << "a part may lie in a cache";
-  EXPECT_NE(reason(Dtype::f32, sum, 0.1), "");
-  EXPECT_EQ(impossible_rate({}, Backend::serial, Dtype::f32, 1, product, 1e-9), "");
 }
 
 }  // namespace

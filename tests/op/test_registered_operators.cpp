@@ -162,6 +162,21 @@ void expect_rules(Case& made, const Config& config, const std::string& op, Backe
   for (const std::string& label : running.fences) ADD_FAILURE() << "waits: " << label;
 }
 
+/// Calls f(case, variant, config) for every variant of a small point of each pass and dtype.
+template <class F>
+void each_variant(const Operator& op, Backend backend, const F& f) {
+  for (const std::string& pass : op.passes()) {
+    for (const Dtype dtype : all_dtypes) {
+      const Point point = small_point(op, pass, backend, dtype);
+      const auto made = op.make_case(point);
+      for (const VariantInfo& variant : op.variants(backend, pass)) {
+        SCOPED_TRACE(pass + ", " + std::string(name_of(dtype)) + ", " + variant.name);
+        f(*made, variant, op.resolve(point, {variant.name, {}}));
+      }
+    }
+  }
+}
+
 TEST_P(RegisteredOperator, LabelsWhatItLaunchesAndAllocatesNothing) {
 #if defined(KATT_HAS_CUDA)
   if (GetParam().backend == Backend::cuda && Kokkos::num_devices() < 1) {
@@ -170,23 +185,16 @@ TEST_P(RegisteredOperator, LabelsWhatItLaunchesAndAllocatesNothing) {
 #endif
   Recorder::install();
   const Operator& op = registry().find(GetParam().op);
-  for (const std::string& pass : op.passes()) {
-    for (const Dtype dtype : all_dtypes) {
-      const Point point = small_point(op, pass, GetParam().backend, dtype);
-      const auto made = op.make_case(point);
-      for (const VariantInfo& variant : op.variants(point.backend, pass)) {
-        SCOPED_TRACE(pass + ", " + std::string(name_of(dtype)) + ", " + variant.name);
-        const Config config = op.resolve(point, {variant.name, {}});
-        const Status supported = made->supports(config);
-        if (supported.is_ok()) {
-          expect_rules(*made, config, op.name(), point.backend);
-        } else {
-          EXPECT_FALSE(variant.baseline) << supported.reason();
-          EXPECT_FALSE(supported.reason().empty());
-        }
-      }
-    }
-  }
+  each_variant(op, GetParam().backend,
+               [&](Case& made, const VariantInfo& variant, const Config& config) {
+                 const Status supported = made.supports(config);
+                 if (supported.is_ok()) {
+                   expect_rules(made, config, op.name(), GetParam().backend);
+                 } else {
+                   EXPECT_FALSE(variant.baseline) << supported.reason();
+                   EXPECT_FALSE(supported.reason().empty());
+                 }
+               });
 }
 
 /// The outputs of a run are right for the inputs of that moment alone.
@@ -226,17 +234,9 @@ TEST_P(RegisteredOperator, FollowsInputsThatChange) {
   const Operator& op = registry().find(GetParam().op);
   if (op.name() == "llama_block" || op.name() == "training_step")
     GTEST_SKIP() << "skipped: its inputs stay";
-  for (const std::string& pass : op.passes()) {
-    for (const Dtype dtype : all_dtypes) {
-      const Point point = small_point(op, pass, GetParam().backend, dtype);
-      const auto made = op.make_case(point);
-      for (const VariantInfo& variant : op.variants(point.backend, pass)) {
-        SCOPED_TRACE(pass + ", " + std::string(name_of(dtype)) + ", " + variant.name);
-        const Config config = op.resolve(point, {variant.name, {}});
-        if (made->supports(config).is_ok()) expect_to_follow_inputs(*made, config, 3);
-      }
-    }
-  }
+  each_variant(op, GetParam().backend, [](Case& made, const VariantInfo&, const Config& config) {
+    if (made.supports(config).is_ok()) expect_to_follow_inputs(made, config, 3);
+  });
 }
 
 TEST_P(RegisteredOperator, AutoIsAVariantThatRuns) {

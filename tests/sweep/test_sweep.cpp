@@ -10,8 +10,6 @@
 
 #include "io/hdf5/result_contents.hpp"
 #include "machine/machine.hpp"
-#include "measure/bandwidth.hpp"
-#include "measure/ceilings.hpp"
 #include "memory/tracker.hpp"
 #include "plan/forecast.hpp"
 #include "record/results.hpp"
@@ -352,73 +350,6 @@ TEST_F(Sweep, RefusesAnExistingFile) {
   EXPECT_EQ(rows().size(), 1U);
   options.output.clear();
   EXPECT_THROW(check_output(options), InputError);
-}
-
-TEST(Ceiling, TheNearestLeavesLeastRoom) {
-  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 100, "FLOP/s", 2, 0},
-                                             {"read_dram", 10, "B/s", 2, 1},
-                                             {"fma_f32", 1, "FLOP/s", 1, 0}};
-  const double huge = 1e15;
-  const Work compute{.flops = 50 * huge, .bytes = huge, .compute_ceiling = "fma_f32"};
-  NearestCeiling nearest = nearest_ceiling(ceilings, Backend::openmp, 2, compute, huge);
-  EXPECT_EQ(nearest.name, "fma_f32");
-  EXPECT_DOUBLE_EQ(nearest.fraction, 0.5);
-  const Work memory{.flops = huge, .bytes = 8 * huge, .compute_ceiling = "fma_f32"};
-  nearest = nearest_ceiling(ceilings, Backend::openmp, 2, memory, huge);
-  EXPECT_EQ(nearest.name, "read_dram");
-  EXPECT_DOUBLE_EQ(nearest.fraction, 0.8);
-  EXPECT_TRUE(nearest.bandwidth);
-  EXPECT_TRUE(nearest_ceiling({}, Backend::openmp, 2, memory, huge).name.empty());
-}
-
-TEST(Ceiling, ASlowerCacheOrMatrixUnitWasDisturbed) {
-  using Found = std::vector<std::size_t>;
-  std::vector<io::CeilingRow> ceilings{
-      {"fma_f32", 470, "FLOP/s", 2, 0}, {"amx_bf16", 7000, "FLOP/s", 2, 0},
-      {"read_l1", 600, "B/s", 2, 1},    {"copy_l1", 500, "B/s", 2, 1},
-      {"read_l2", 240, "B/s", 2, 1},    {"copy_l2", 180, "B/s", 2, 1},
-      {"read_dram", 44, "B/s", 2, 1},   {"copy_dram", 40, "B/s", 2, 1},
-      {"read_l1", 30, "B/s", 1, 1},     {"stream_copy_dram", 1, "B/s", 2, 1}};
-  EXPECT_EQ(contradicted_ceilings(ceilings), Found{});
-  ceilings[1].value = 400;  // slower than the vectors
-  ceilings[2].value = 42;   // a little below memory: noise
-  ceilings[3].value = 100;  // below L2's copy, above memory's
-  ceilings[4].value = 39;   // a read below memory's, and its copy not
-  EXPECT_EQ(contradicted_ceilings(ceilings), (Found{1, 3, 4}));
-  ceilings[6].value = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(contradicted_ceilings(ceilings), (Found{1, 3}));
-}
-
-TEST(Ceiling, WhatWasMeasuredInTurnReplacesTheBandwidth) {
-  const std::vector<io::CeilingRow> ceilings{{"fma_f32", 100, "FLOP/s", 2, 0},
-                                             {"read_dram", 10, "B/s", 2, 1}};
-  const double huge = 1e15;
-  const Work work{.flops = 50 * huge, .bytes = 8 * huge, .compute_ceiling = "fma_f32"};
-  NearestCeiling nearest = nearest_ceiling(ceilings, Backend::openmp, 2, work, huge, 0.9);
-  EXPECT_EQ(nearest.name, "read_dram");
-  EXPECT_DOUBLE_EQ(nearest.fraction, 0.9);
-  nearest = nearest_ceiling(ceilings, Backend::openmp, 2, work, huge, 0.4);
-  EXPECT_EQ(nearest.name, "fma_f32");
-  EXPECT_FALSE(nearest.bandwidth);
-}
-
-TEST(Bandwidth, MovesAsManyBytesAsAreAskedFor) {
-  for (const char* traffic : {"read", "copy"}) {
-    for (const double bytes : {1.0, 1e6, 1.5e7}) {
-      double moved = 0;
-      const std::size_t before = memory::live_bytes();
-      const auto candidate = bandwidth_candidate(Backend::openmp, 2, traffic, bytes, moved);
-      EXPECT_GE(static_cast<double>(memory::live_bytes() - before), moved);
-      EXPECT_GT(moved, 0);
-      if (bytes > 1) {
-        EXPECT_LE(moved, bytes);
-        EXPECT_GT(moved, 0.99 * bytes);
-      }
-      candidate->run();
-      candidate->fence();
-      EXPECT_TRUE(candidate->verify().status.is_ok());
-    }
-  }
 }
 
 /// A row none of whose cells, samples and profile is that of an empty one.
