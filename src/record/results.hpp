@@ -51,6 +51,13 @@ struct RowResult {
 
   /// True for a time that counts.
   [[nodiscard]] bool is_sound() const { return status.is_ok() && suspicion.empty(); }
+  /// The columns `status` and `reason`.
+  [[nodiscard]] std::string status_name() const {
+    return suspicion.empty() ? std::string(status.name()) : "suspect";
+  }
+  [[nodiscard]] const std::string& reason() const {
+    return suspicion.empty() ? status.reason() : suspicion;
+  }
 };
 
 /// A row for a configuration that did not run.

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "record/json.hpp"
+#include "record/row_cells.hpp"
 
 namespace katt::bench {
 namespace {
@@ -16,31 +15,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr double ms = 1e3;  // in a second
 
-/// The cells of a row by the names of their columns.
-class Named {
- public:
-  Named(const std::vector<io::Column>& columns, const io::Row& row) {
-    for (std::size_t i = 0; i < columns.size(); ++i) cells_[columns[i].name] = &row.cells[i];
-  }
-  [[nodiscard]] Json json(std::string_view name) const {
-    return std::visit([](const auto& held) { return Json(held); }, *cells_.at(name));
-  }
-  [[nodiscard]] const std::string& text(std::string_view name) const {
-    return std::get<std::string>(*cells_.at(name));
-  }
-  [[nodiscard]] std::int64_t integer(std::string_view name) const {
-    return std::get<std::int64_t>(*cells_.at(name));
-  }
-  [[nodiscard]] double real(std::string_view name) const {
-    return std::get<double>(*cells_.at(name));
-  }
-
- private:
-  std::map<std::string_view, const io::Cell*> cells_;
-};
+Json json_of(const io::Cell& cell) {
+  return std::visit([](const auto& held) { return Json(held); }, cell);
+}
 
 /// The parameters of a row's variant; empty where it has none, or did not run here.
-Json configuration(const Named& cells) {
+Json configuration(const RowCells& cells) {
   Json parameters = Json::object();
   for (const char* name : {"tile_q", "tile_kv"}) {
     if (const std::int64_t value = cells.integer(name); value > 0) parameters[name] = value;
@@ -48,7 +28,7 @@ Json configuration(const Named& cells) {
   return parameters;
 }
 
-const char* invalidity(const Named& cells) {
+const char* invalidity(const RowCells& cells) {
   const std::string& status = cells.text("status");
   if (status == "ok") return "correct";
   if (status == "skipped") return "constraints";
@@ -57,18 +37,18 @@ const char* invalidity(const Named& cells) {
   return is_mismatch ? "correctness" : "runtime";
 }
 
-Json problem(const Registry& registry, const Named& cells) {
+Json problem(const Registry& registry, const RowCells& cells) {
   Json problem = Json::object();
   for (const char* name : {"op", "pass", "variant", "backend", "dtype", "threads"}) {
-    problem[name] = cells.json(name);
+    problem[name] = json_of(cells.cell(name));
   }
   for (const AxisSpec& axis : registry.find(cells.text("op")).axes()) {
-    problem[axis.name] = cells.json(axis.name);
+    problem[axis.name] = json_of(cells.cell(axis.name));
   }
   return problem;
 }
 
-Json measurements(const Named& cells, bool is_ok) {
+Json measurements(const RowCells& cells, bool is_ok) {
   Json list = Json::array();
   const auto add = [&](const char* name, double value, const char* unit) {
     if (std::isfinite(value)) list.push_back({{"name", name}, {"value", value}, {"unit", unit}});
@@ -82,7 +62,7 @@ Json measurements(const Named& cells, bool is_ok) {
   return list;
 }
 
-Json result(const Registry& registry, const Named& cells, const io::Row& row,
+Json result(const Registry& registry, const RowCells& cells, const io::Row& row,
             const std::string& timestamp) {
   const bool is_ok = cells.text("status") == "ok";
   Json runtimes = Json::array();
@@ -116,7 +96,7 @@ std::string t4_json(const Registry& registry, const std::vector<io::Column>& col
   }
   Json results = Json::array();
   for (const io::Row& row : rows) {
-    const Named cells(columns, row);
+    const RowCells cells(columns, row);
     if (configuration(cells).empty()) continue;
     results.push_back(result(registry, cells, row, timestamp));
   }

@@ -9,28 +9,20 @@
 
 #include "core/text.hpp"
 #include "plan/axes.hpp"
+#include "record/row_cells.hpp"
 
 namespace katt::bench {
 namespace {
 
-/// The cells of a row by name.
-using Cells = std::map<std::string_view, const io::Cell*>;
-
-std::string text_of(const io::Cell& cell) {
-  if (const auto* text = std::get_if<std::string>(&cell)) return *text;
-  if (const auto* number = std::get_if<std::int64_t>(&cell)) return std::to_string(*number);
-  return to_text(std::get<double>(cell));
-}
-
 /// The point of a row, as far as its operator's axes tell.
-Point point_of(const Operator& op, const Cells& cells) {
+Point point_of(const Operator& op, const RowCells& cells) {
   Point point;
-  point.pass = text_of(*cells.at("pass"));
-  point.backend = backend_from_name(text_of(*cells.at("backend"))).value_or(Backend::openmp);
-  point.dtype = dtype_from_name(text_of(*cells.at("dtype"))).value_or(Dtype::f32);
-  point.threads = static_cast<int>(std::get<std::int64_t>(*cells.at("threads")));
+  point.pass = cells.text("pass");
+  point.backend = backend_from_name(cells.text("backend")).value_or(Backend::openmp);
+  point.dtype = dtype_from_name(cells.text("dtype")).value_or(Dtype::f32);
+  point.threads = static_cast<int>(cells.integer("threads"));
   for (const AxisSpec& axis : op.axes()) {
-    std::visit([&](const auto& held) { point.values[axis.name] = held; }, *cells.at(axis.name));
+    std::visit([&](const auto& held) { point.values[axis.name] = held; }, cells.cell(axis.name));
   }
   return point;
 }
@@ -151,14 +143,13 @@ std::vector<RecordedSpace> recorded_spaces(const Registry& registry,
   std::vector<RecordedSpace> spaces;
   std::map<std::string, std::size_t> places;  // in spaces, by run and name
   for (const io::Row& row : contents.rows) {
-    Cells cells;
-    for (std::size_t i = 0; i < columns.size(); ++i) cells[columns[i].name] = &row.cells[i];
+    const RowCells cells(columns, row);
     const bool is_timed = !row.samples_s.empty() &&
                           std::ranges::all_of(row.samples_s, [](double s) { return s > 0; });
-    if (text_of(*cells["status"]) != "ok" || !is_timed) continue;
-    const Operator& op = registry.find(text_of(*cells["op"]));
+    if (cells.text("status") != "ok" || !is_timed) continue;
+    const Operator& op = registry.find(cells.text("op"));
     const Point point = point_of(op, cells);
-    const std::string variant = text_of(*cells["variant"]);
+    const std::string variant = cells.text("variant");
     const auto infos = op.variants(point.backend, point.pass);
     const auto info = std::ranges::find(infos, variant, &VariantInfo::name);
     if (info == infos.end() || info->parameters.empty()) continue;
@@ -166,14 +157,14 @@ std::vector<RecordedSpace> recorded_spaces(const Registry& registry,
                        std::string(name_of(point.dtype)) +
                        " threads=" + std::to_string(point.threads);
     for (const auto& [axis, value] : point.values) name += " " + axis + "=" + to_text(value);
-    const auto [place, is_new] = places.emplace(text_of(*cells["run"]) + name, spaces.size());
+    const auto [place, is_new] = places.emplace(cells.text("run") + name, spaces.size());
     if (is_new) spaces.push_back({.name = std::move(name), .settings = {}});
     RecordedSetting setting;
     for (const std::string& parameter : info->parameters) {
-      setting.setting.push_back(static_cast<int>(std::get<std::int64_t>(*cells.at(parameter))));
+      setting.setting.push_back(static_cast<int>(cells.integer(parameter)));
     }
     setting.samples_s = row.samples_s;
-    setting.inner = static_cast<int>(std::get<std::int64_t>(*cells["inner"]));
+    setting.inner = static_cast<int>(cells.integer("inner"));
     setting.is_default = setting.setting == default_of(op, point, variant);
     spaces[place->second].settings.push_back(std::move(setting));
   }

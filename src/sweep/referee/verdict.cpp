@@ -45,13 +45,6 @@ std::string place_of(const PlannedCase& planned) {
   return text;
 }
 
-std::string status_of(const RowResult& row) {
-  return row.suspicion.empty() ? std::string(row.status.name()) : "suspect";
-}
-const std::string& reason_of(const RowResult& row) {
-  return row.suspicion.empty() ? row.status.reason() : row.suspicion;
-}
-
 double geometric_mean(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += std::log(value);
@@ -79,8 +72,8 @@ void Verdict::add(const PlannedCase& planned, std::span<const RowResult> rows) {
     if (!row.is_sound()) {
       refused_.push_back({{"point", point_json(planned.point)},
                           {"variant", variant},
-                          {"status", status_of(row)},
-                          {"reason", reason_of(row)}});
+                          {"status", row.status_name()},
+                          {"reason", row.reason()}});
       continue;
     }
     if (task_.baseline.empty() ? row.baseline : variant == task_.baseline) baseline = &row;
@@ -103,8 +96,8 @@ void Verdict::add(const PlannedCase& planned, std::span<const RowResult> rows) {
     return json;
   };
   Json point = point_json(planned.point);
-  point["status"] = status_of(*own);
-  point["reason"] = reason_of(*own);
+  point["status"] = own->status_name();
+  point["reason"] = own->reason();
   point["time_s"] = estimate(own->time_s);
   point["samples"] = own->samples_s.size();
   point["max_abs_err"] = number(own->max_abs_err);
@@ -124,7 +117,7 @@ void Verdict::add(const PlannedCase& planned, std::span<const RowResult> rows) {
 void Verdict::hold_against_limits(const std::string& where, const RowResult& row,
                                   const Estimate& ratio) {
   const auto refuse = [&](const std::string& what) { reasons_.push_back(where + ": " + what); };
-  if (!row.is_sound()) return refuse(status_of(row) + ": " + reason_of(row));
+  if (!row.is_sound()) return refuse(row.status_name() + ": " + row.reason());
   if (task_.least_ratio > 0 && !std::isfinite(ratio.median)) {
     refuse("no ratio, since the baseline has no time here");
   } else if (task_.least_ratio > 0 && ratio.lo < task_.least_ratio) {
