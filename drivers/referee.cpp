@@ -53,6 +53,7 @@ int referee_command(const Invocation& invocation) {
   if (!path)
     throw InputError("katt referee: the task is missing: katt referee TASK.json -o VERDICT.json");
   bench::RefereeTask task = bench::read_task(*path, invocation.registry);
+  bench::check_peers(task.request);
   bench::check_candidates(task.request);
   const auto& output = line.text("-o");
   const auto& results = line.text("--results");

@@ -129,7 +129,7 @@ void MeasureOptions::apply(bench::SweepRequest& request) const {
     }
   }
   for (bench::SweepEntry& entry : request.entries) bench::override_axes(entry, typed);
-  if (request.settings.peer_program.empty()) bench::check_peers(request.entries);
+  bench::check_peers(request);
   bench::check_candidates(request);
 }
 

@@ -46,6 +46,12 @@ nlohmann::json open_request(const Operator& op, const Point& point, const Foreig
           {"parameters", foreign.parameters}};
 }
 
+/// The names of the peers that scripts/peers installs.
+const std::vector<std::string>& installed_peers() {
+  static const std::vector<std::string> names = split(KATT_PEERS, ',');
+  return names;
+}
+
 PeerEntry skipped(std::string reason) { return {Status::skipped(std::move(reason)), nullptr, 0}; }
 
 }  // namespace
@@ -149,9 +155,10 @@ PeerLaunch Peers::launch_of_peer(const std::string& name) const {
 
 std::string Peers::about() const { return nlohmann::json(about_).dump(); }
 
-void check_peers(std::span<const SweepEntry> entries) {
-  static const std::vector<std::string> known = split(KATT_PEERS, ',');
-  for (const SweepEntry& entry : entries) {
+void check_peers(const SweepRequest& request) {
+  if (!request.settings.peer_program.empty()) return;
+  const std::vector<std::string>& known = installed_peers();
+  for (const SweepEntry& entry : request.entries) {
     for (const AxisText& axis : entry.axes) {
       if (axis.key != "peer") continue;
       for (const std::string& name : split(axis.text, ',')) {
@@ -166,7 +173,7 @@ void check_peers(std::span<const SweepEntry> entries) {
 }
 
 void check_candidates(SweepRequest& request) {
-  static const std::vector<std::string> peers = split(KATT_PEERS, ',');
+  const std::vector<std::string>& peers = installed_peers();
   Settings& settings = request.settings;
   if (settings.untrusted) {
     if (const std::string missing = missing_for_sandbox(); !missing.empty()) {

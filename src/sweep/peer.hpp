@@ -66,8 +66,9 @@ class Peers {
   std::map<std::string, std::string> about_;
 };
 
-/// Throws InputError for a peer that scripts/peers does not install, with the nearest that it does.
-void check_peers(std::span<const SweepEntry> entries);
+/// Throws InputError for a peer that scripts/peers does not install, with the nearest that it does;
+/// another program of the settings may run any.
+void check_peers(const SweepRequest& request);
 
 /// Looks at the candidates that the entries of a request name, and puts them into its settings.
 /// Throws InputError for one that cannot be measured, and for --untrusted where this system has no
