@@ -65,7 +65,7 @@ def rst(doc):
     return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip()
 
 
-# What is there
+# Signatures and docstrings of the packages
 
 
 def signature_text(function):

@@ -203,6 +203,8 @@ class Bench {
   std::vector<io::CeilingRow> rows_;
 };
 
+constexpr double noise = 0.9;  ///< between two measurements of one limit
+
 /// "l1" … "dram": the first level that holds `bytes`.
 std::string level_of(Backend backend, int threads, double bytes) {
   if (backend != Backend::cuda) {
@@ -243,7 +245,6 @@ std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
 }
 
 std::vector<std::size_t> contradicted_ceilings(std::span<const io::CeilingRow> ceilings) {
-  constexpr double noise = 0.9;  // between two measurements of one limit
   // Kind, and place from the cores outwards: a row is at least as fast as every one of its kind
   // that lies further out. An empty kind is compared with nothing.
   const auto place = [](const std::string& name) -> std::pair<std::string, int> {
@@ -290,18 +291,17 @@ NearestCeiling nearest_ceiling(std::span<const io::CeilingRow> ceilings, Backend
 
 std::string impossible_rate(std::span<const io::CeilingRow> ceilings, Backend backend, Dtype dtype,
                             int threads, const Work& work, double time_s) {
-  constexpr double noise = 0.9;
   const std::string memory = work.traffic + "_";
   const std::string level = memory + level_of(backend, threads, work.bytes);
   const io::CeilingRow* nearer = nullptr;
   const io::CeilingRow* unit = nullptr;
   double peak = 0;
+  const bool is_narrow = dtype != Dtype::f32;
   bool reached = false;  // the level: the rows go from the cores outwards
   for (const io::CeilingRow& ceiling : ceilings) {
     if (ceiling.threads != threads || !(ceiling.value > 0)) continue;
     reached = reached || ceiling.name == level;
     if (!reached && ceiling.name.starts_with(memory)) nearer = &ceiling;
-    const bool is_narrow = dtype != Dtype::f32;
     if (ceiling.unit != "FLOP/s" || work.compute_ceiling.empty()) continue;
     if (!is_narrow && ceiling.name != work.compute_ceiling) continue;
     const double value = ceiling.value * (is_narrow && ceiling.name == "fma_f32" ? 2 : 1);

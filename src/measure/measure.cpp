@@ -67,12 +67,11 @@ Errors run_and_verify(Candidate& candidate) {
   return candidate.verify();
 }
 
-/// Seconds a run takes, and the seconds of them until its launches returned to the host. Of another
-/// process those of the whole request, and those of a run that it claims.
 struct Sample {
-  double seconds = 0;
-  double host_s = 0;
-  double claimed_s = 0;
+  double seconds = 0;    ///< of a run
+  double host_s = 0;     ///< those of them until its launches returned to the host
+  double request_s = 0;  ///< of another process: of the whole request
+  double claimed_s = 0;  ///< of another process: of a run, as it says
 };
 
 /// One sample of another process: the time of the request without its transport. A device's clock is
@@ -84,7 +83,9 @@ Sample sample_of_process(const Contender& contender, int inner) {
   const double request_s = candidate.request_s(watch.seconds());
   // A busy machine may have slowed the transport when it was measured.
   const double own_s = std::max(request_s - candidate.transport_s(), 0.1 * request_s) / inner;
-  return {contender.on_device ? claimed_s : own_s, request_s, claimed_s};
+  return {.seconds = contender.on_device ? claimed_s : own_s,
+          .request_s = request_s,
+          .claimed_s = claimed_s};
 }
 
 /// Why the clock of another process cannot be believed; empty when it agrees with ours. The runs
@@ -287,7 +288,7 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std:
 
 bool measure(std::span<Contender> contenders, const Settings& settings,
              const std::function<void()>& flush, const StopFlag& stop, const Bound& bound,
-             const Largest& largest, const Referee& referee) {
+             const Largest& largest, const AfterRound& after_round) {
   const auto ready = running(contenders);
   const bool batches =
       std::ranges::none_of(ready, [](const Contender* one) { return one->candidate->runs_once(); });
@@ -309,7 +310,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
     const double budget = settings.budget_s * static_cast<double>(running(contenders).size());
     if (settings.rounds == 0 && round >= settings.min_rounds &&
         (elapsed_s(watch, largest) - fresh.seconds() >= budget ||
-         (!referee && std::all_of(active.begin(), active.end(), [&](const Contender* one) {
+         (!after_round && std::all_of(active.begin(), active.end(), [&](const Contender* one) {
            return precise(*one, settings.precision);
          })))) {
       break;
@@ -338,7 +339,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         }
         contender.measured.samples_s.push_back(taken.seconds);
         if (contender.candidate->process() != 0) {
-          contender.measured.request_s.push_back(taken.host_s);
+          contender.measured.request_s.push_back(taken.request_s);
           contender.measured.claimed_s.push_back(taken.claimed_s);
         } else if (contender.on_device) {
           contender.measured.host_s.push_back(taken.host_s);
@@ -351,7 +352,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
       compare_outputs(active, fresh, round);
       turns.disturbed();
     }
-    if (referee && referee(contenders)) {
+    if (after_round && after_round(contenders)) {
       ++round;
       break;
     }

@@ -95,7 +95,7 @@ struct Contender {
 };
 
 /// Called after every round with all contenders; may set `left` of some. True ends the rounds.
-using Referee = std::function<bool(std::span<Contender>)>;
+using AfterRound = std::function<bool(std::span<Contender>)>;
 
 /// Prepares a candidate, runs it once on poisoned outputs, measures its memory, and verifies it.
 /// Every failure becomes the status; the function does not throw. `on_device`: the candidate runs
@@ -106,11 +106,11 @@ using Referee = std::function<bool(std::span<Contender>)>;
 /// Warms up, times the contenders whose status is ok in interleaved rounds, and verifies them
 /// again. `flush` empties the caches (called before every sample when settings.cold); `bound` holds
 /// the binding of this process' threads. Returns false when `stop` was set; the caller must not use
-/// the measurements then. With a `referee` the rounds end when it says so, or when the budget of
+/// the measurements then. With an `after_round` the rounds end when it says so, or when the budget of
 /// all contenders is spent. Rethrows a candidate's ranks::Error.
 [[nodiscard]] bool measure(std::span<Contender> contenders, const Settings& settings,
                            const std::function<void()>& flush, const StopFlag& stop,
                            const Bound& bound = Bound(), const Largest& largest = {},
-                           const Referee& referee = {});
+                           const AfterRound& after_round = {});
 
 }  // namespace katt::bench

@@ -222,11 +222,11 @@ std::vector<CaseRunner::Rows> CaseRunner::measure_together(std::span<const Plann
       for (std::size_t i = 0; settings.race && settings.rounds == 0 && i < group.size(); ++i) {
         races.add(group[i], entered[i].indices, entered[i].first);
       }
-      Referee referee;
+      AfterRound after_round;
       if (!races.empty()) {
-        referee = [&](std::span<Contender> all) { return races.after_round(all); };
+        after_round = [&](std::span<Contender> all) { return races.after_round(all); };
       }
-      if (!measure(contenders, settings, flush, stop_, bound, agreed, referee)) return;
+      if (!measure(contenders, settings, flush, stop_, bound, agreed, after_round)) return;
       for (std::size_t i = 0; i < group.size(); ++i) {
         finish_case(group[i], std::span(contenders).subspan(entered[i].first), entered[i]);
       }

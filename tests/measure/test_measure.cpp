@@ -75,19 +75,19 @@ TEST(Measure, RunsEveryContenderOnceARoundInVaryingOrder) {
   EXPECT_GE(orders.size(), 5U);
 }
 
-TEST(Measure, ARefereeTakesContendersOutAndEndsTheRounds) {
+TEST(Measure, AfterARoundContendersLeaveAndTheRoundsEnd) {
   Journal journal;
   std::vector<Contender> contenders;
   for (const char* name : {"a", "b", "c"}) contenders.push_back(make(name, {}, &journal));
   int rounds = 0;
-  const Referee referee = [&](std::span<Contender> all) {
+  const AfterRound after_round = [&](std::span<Contender> all) {
     ++rounds;
     if (rounds == 3) all[1].left = "too slow";
     return rounds == 9;
   };
   const StopFlag stop{false};
-  ASSERT_TRUE(
-      measure(contenders, {.precision = 1, .race = true}, no_flush, stop, Bound(), {}, referee));
+  ASSERT_TRUE(measure(contenders, {.precision = 1, .race = true}, no_flush, stop, Bound(), {},
+                      after_round));
   EXPECT_EQ(rounds, 9) << "the referee says when, not the precision";
   EXPECT_EQ(contenders[0].measured.samples_s.size(), 9U);
   EXPECT_EQ(contenders[1].measured.samples_s.size(), 3U);

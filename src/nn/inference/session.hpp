@@ -53,7 +53,7 @@ class Session {
   /// Activations and workspace come from the pool; throws memory::LimitError beyond its limit.
   Session(const Exec& exec, const LlamaConfig& config, Dtype dtype, Weights weights,
           SessionOptions options, bool dry = false, Pool<Exec> pool = {});
-  /// Of an opened model, with its groups. The model must outlive the session.
+  /// A session of an opened model, with its groups. The model must outlive the session.
   Session(const Llama<Exec>& model, SessionOptions options, Pool<Exec> pool = {})
       : Session(model.exec(), model.config(), model.dtype(), model.weights(),
                 with_groups(std::move(options), model.groups()), false, std::move(pool)) {}

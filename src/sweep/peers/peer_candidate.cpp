@@ -93,7 +93,7 @@ class ForeignCandidate : public Candidate {
     return open_.process->last_ask_s();
   }
 
-  /// Of the last request: that of the longest work which is not longer.
+  /// The transport measured beside the longest work that fits into the last request.
   double transport_s() final {
     if (open_.transport.empty()) open_.transport.push_back({0, forget_s()});
     const double last_s = open_.process->last_ask_s();
