@@ -40,12 +40,19 @@ def test_family_and_model_name_the_generation(cpu_id, isa, cores, name):
         (XEON, FP16, 260, "emeraldrapids-avx512fp16-2c"),
         (XEON, AMX, 105, "sapphirerapids-amx-2c"),
         (XEON, AMX + " amx_fp16", 480, "graniterapids-amx-2c"),
+        (XEON, AMX, 480, "graniterapids-amx-2c"),
     ],
 )
 def test_files_without_family_and_model(device, isa, l3_mib, name):
     run = {"device": device, "backend": "openmp", "isa": isa, "cores": 2, "l3_bytes": l3_mib << 20}
     info = {"cpu": device, "isa": isa.split(), "cores": 2, "caches": [{"bytes": 32768}, {"bytes": l3_mib << 20}]}
     assert machine_name(run) == machine_name(info) == name
+
+
+def test_a_virtual_machine_with_an_older_model_has_its_generation_guessed():
+    run = {"device": XEON, "backend": "openmp", "cpu_id": "GenuineIntel 6 167", "isa": AMX, "cores": 2}
+    assert machine_name(run | {"l3_bytes": 300 << 20}) == "emeraldrapids-amx-2c"
+    assert machine_name(run | {"isa": "fma avx2 avx512f", "l3_bytes": 16 << 20}) == "rocketlake-avx512-2c"
 
 
 @pytest.mark.parametrize(

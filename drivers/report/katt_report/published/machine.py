@@ -21,6 +21,8 @@ _INTEL = {
     "arrowlake": (181, 197, 198), "sapphirerapids": (143,), "emeraldrapids": (207,), "graniterapids": (173, 174),
     "sierraforest": (175,),
 }  # fmt: skip
+_WITH_FP16 = ("sapphirerapids", "emeraldrapids", "graniterapids")
+"""The generations of `_INTEL` that have AVX512-FP16. A virtual machine may show the model of an older one."""
 _ARM = {
     "0xd0c": "neoverse-n1", "0xd40": "neoverse-v1", "0xd49": "neoverse-n2", "0xd4f": "neoverse-v2",
     "0xd84": "neoverse-v3", "0xd8e": "neoverse-n3",
@@ -35,7 +37,8 @@ def machine_name(attributes: Mapping) -> str:
     """GENERATION-UNIT-CORESc, such as zen4-avx512bf16-2c, of a host; of a GPU its short name, such as h100.
 
     `attributes` are those of a run of a sweep's file, or the part `machine` of `katt info --json`, which the files of
-    model runs hold, too. Files older than `cpu_id` have their generation guessed from the instruction sets.
+    model runs hold, too. Files older than `cpu_id`, and virtual machines whose model lacks an instruction set that they
+    have, have their generation guessed from the instruction sets.
     """
     if "cuda" in _text(attributes.get("backend", "")).split(","):
         return _gpu(_text(attributes.get("device", "")))
@@ -43,7 +46,9 @@ def machine_name(attributes: Mapping) -> str:
     isa = attributes.get("isa", "")
     flags = set(_text(isa).split()) if isinstance(isa, str | bytes) else set(isa)
     unit = next((unit for unit, flag in _UNITS if flag in flags), "portable")
-    generation = _generation(_text(attributes.get("cpu_id", "")).split()) or _guess(cpu, flags, attributes)
+    generation = _generation(_text(attributes.get("cpu_id", "")).split())
+    if not generation or (generation in _INTEL and "avx512_fp16" in flags and generation not in _WITH_FP16):
+        generation = _guess(cpu, flags, attributes)
     return f"{generation}-{unit}-{int(attributes.get('cores', 1))}c"
 
 
@@ -67,7 +72,7 @@ def _generation(cpu_id: list[str]) -> str:
 
 
 def _guess(cpu: str, flags: set[str], attributes: Mapping) -> str:
-    """For files without `cpu_id`, from instruction sets and, between two generations of Intel, the last cache."""
+    """Where `cpu_id` tells nothing, from instruction sets and, between two generations of Intel, the last cache."""
     if cpu.startswith("AMD"):
         if "avx512f" in flags:
             return "zen5" if "avx512_vp2intersect" in flags else "zen4"
@@ -75,8 +80,9 @@ def _guess(cpu: str, flags: set[str], attributes: Mapping) -> str:
     if cpu.startswith("Intel"):
         if "amx_fp16" in flags:
             return "graniterapids"
-        if "avx512_fp16" in flags:  # at most 112.5 MiB of last cache in the older generation
-            return "emeraldrapids" if _last_cache(attributes) > 120 << 20 else "sapphirerapids"
+        if "avx512_fp16" in flags:  # at most 112.5, 320 and 504 MiB of last cache
+            cache = _last_cache(attributes) >> 20
+            return "graniterapids" if cache > 320 else "emeraldrapids" if cache > 120 else "sapphirerapids"
         return "intel"
     return _slug(cpu)
 
