@@ -43,6 +43,20 @@ NARROW = listing(
 )
 
 
+LEAVES_BY_CALL = listing(
+    "leaves_by_call",
+    "LDG.E.128 R4, desc[UR8][R2.64]",  # 0x00
+    "@P1 CALL.REL.NOINC 0x30",  # out of the loop
+    "BRA 0x0",
+    "@!P0 EXIT",  # 0x30
+    "CALL.REL.NOINC 0x60",
+    "EXIT",
+    "I2F.U64.RP R12, R4",  # 0x60: the division
+    "RET.REL.NODEC R6 0x0",
+    architecture="80",
+)
+
+
 def memory_of(table, lines):
     return table.memory_of(next(table.parse_kernels(lines)).instructions)
 
@@ -83,6 +97,11 @@ def test_a_kernel_that_lost_all_of_it_is_told(table):
         "1 loads together, expected at least 2",
         "1 64-bit divisions in loops, expected 0"]
     assert len(list(objections(memory, 2, narrow=2))) == 2
+
+
+def test_a_branch_out_of_a_loop_that_is_a_call_is_no_division(table):
+    memory = memory_of(table, LEAVES_BY_CALL)
+    assert (memory["div64"], memory["div64_in_loops"]) == (1, 0)
 
 
 def test_bytes_in_flight_follow_the_resident_threads(table):
