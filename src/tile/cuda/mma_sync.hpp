@@ -71,6 +71,13 @@ class MmaBlock {
     return atomicCAS(reinterpret_cast<unsigned long long*>(word), expected, value);
   }
 
+  /// The value, hidden from the compiler's knowledge that it is constant: the compiler computes
+  /// derived values again instead of keeping them in registers.
+  __device__ static unsigned computed_here(unsigned value) {
+    asm volatile("" : "+r"(value));
+    return value;
+  }
+
   /// 2^x, relative error 2^-22; results below 2^-126 are 0.
   __device__ static float exp2(float x) {
     float result;

@@ -193,13 +193,6 @@ class WgmmaBlock : public MmaBlock {
     }
   }
 
-  /// The value, hidden from the compiler's knowledge that it is constant: the compiler computes
-  /// derived values again instead of keeping them in registers.
-  __device__ static unsigned computed_here(unsigned value) {
-    asm volatile("" : "+r"(value));
-    return value;
-  }
-
   /// The 64-bit descriptor of an operand of this block: its address counts from the beginning of
   /// the multiprocessor's shared memory.
   __device__ std::uint64_t operand(std::uint64_t descriptor) const {

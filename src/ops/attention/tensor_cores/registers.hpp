@@ -19,17 +19,17 @@ struct CompiledRegisters {
 inline constexpr std::array register_capabilities{80, 86, 90, 120};
 
 inline constexpr std::array compiled_registers{
-    CompiledRegisters{"FlashMma", 64, 64, 64, {152, 152, 157, 219}},
-    CompiledRegisters{"FlashMma", 64, 128, 64, {152, 152, 155, 217}},
-    CompiledRegisters{"FlashMma", 128, 64, 64, {183, 183, 189, 220}},
-    CompiledRegisters{"FlashMma", 128, 128, 64, {190, 190, 197, 220}},
-    CompiledRegisters{"FlashMma", 256, 64, 64, {245, 245, 244, 241}},
-    CompiledRegisters{"FlashMma", 256, 128, 64, {245, 245, 248, 241}},
-    CompiledRegisters{"FlashMmaBackwardKv", 64, 32, 64, {220, 220, 188, 199}},
-    CompiledRegisters{"FlashMmaBackwardKv", 64, 64, 64, {255, 255, 248, 246}},
-    CompiledRegisters{"FlashMmaBackwardKv", 128, 32, 64, {255, 255, 250, 255}},
-    CompiledRegisters{"FlashMmaBackwardQ", 64, 64, 64, {255, 255, 215, 251}},
-    CompiledRegisters{"FlashMmaBackwardQ", 128, 64, 64, {255, 255, 238, 254}},
+    CompiledRegisters{"FlashMma", 64, 64, 64, {154, 154, 157, 221}},
+    CompiledRegisters{"FlashMma", 64, 128, 64, {153, 153, 155, 219}},
+    CompiledRegisters{"FlashMma", 128, 64, 64, {187, 187, 189, 223}},
+    CompiledRegisters{"FlashMma", 128, 128, 64, {194, 194, 197, 227}},
+    CompiledRegisters{"FlashMma", 256, 64, 64, {246, 246, 244, 240}},
+    CompiledRegisters{"FlashMma", 256, 128, 64, {248, 248, 248, 240}},
+    CompiledRegisters{"FlashMmaBackwardKv", 64, 32, 64, {167, 167, 165, 217}},
+    CompiledRegisters{"FlashMmaBackwardKv", 64, 64, 64, {217, 217, 217, 255}},
+    CompiledRegisters{"FlashMmaBackwardKv", 128, 32, 64, {235, 235, 233, 255}},
+    CompiledRegisters{"FlashMmaBackwardQ", 64, 64, 64, {202, 202, 204, 243}},
+    CompiledRegisters{"FlashMmaBackwardQ", 128, 64, 64, {234, 234, 236, 251}},
 };
 
 }  // namespace katt::attention::impl

@@ -37,18 +37,22 @@ struct TensorCoreBackward : BackwardProblem<T, Rule> {
   using Copies = RowCopies<T, HeadDim>;
   using Scores = EntryScores<T, Rule>;
   using Place = typename Scores::template Place<float>;
+  using Packed = PackedRowsOf<std::uint32_t, tile::Divider>;
 
   RowStatistics* statistics;  ///< (batch, kv_heads, row_pairs)
   int group;                  ///< those of the problem in 32 bits, which registers are few for
   int rows;
   int keys;
+  tile::Divider by_group, by_kv_heads;
 
   TensorCoreBackward(const BackwardArgs& args, void* workspace, const Rule& rule)
       : BackwardProblem<T, Rule>(args, rule),
         statistics(static_cast<RowStatistics*>(workspace)),
         group(static_cast<int>(BackwardProblem<T, Rule>::group)),
         rows(static_cast<int>(BackwardProblem<T, Rule>::rows)),
-        keys(static_cast<int>(args.seq_kv())) {}
+        keys(static_cast<int>(args.seq_kv())),
+        by_group(divider(group)),
+        by_kv_heads(divider(this->kv_heads)) {}
 
   /// The tensors of a (batch, K/V head).
   KOKKOS_INLINE_FUNCTION RowStatistics* statistics_of(std::int64_t batch,
@@ -60,9 +64,8 @@ struct TensorCoreBackward : BackwardProblem<T, Rule> {
   template <class U>
   KOKKOS_INLINE_FUNCTION U* packed_row(const HeadRows<U>& tensor, std::int64_t batch,
                                        std::int64_t kv_head, int r) const {
-    const auto row = static_cast<unsigned>(r);
-    const auto divisor = static_cast<unsigned>(group);
-    return tensor.row(batch, kv_head * group + row % divisor, row / divisor);
+    const Packed packed{kv_head, by_group, static_cast<std::uint32_t>(r)};
+    return tensor.row(batch, packed.head(0), packed.query(0));
   }
   /// Begins to copy `count` packed rows of a tensor of queries from `begin` on.
   template <int Threads, class Block>
@@ -95,9 +98,10 @@ struct TensorCoreBackward : BackwardProblem<T, Rule> {
   struct HeadPair {
     std::int64_t batch, kv_head;
   };
-  struct Head {
-    HeadPair head;
-  };
+  /// Pair `index` of batch entries × K/V heads.
+  KOKKOS_INLINE_FUNCTION HeadPair head_pair(unsigned index) const {
+    return {index / by_kv_heads, index % by_kv_heads};
+  }
   /// A packed query row of a K/V head and a key, either beyond those that there are.
   struct Pair {
     int row, key;
@@ -153,21 +157,26 @@ struct TensorCoreBackward : BackwardProblem<T, Rule> {
   KOKKOS_INLINE_FUNCTION void move(const At& at, float (&s)[N][4], float (&dp)[N][4],
                                    const PairOf& pair_of) const {
     const Scores scores = this->scores.of(at.head.batch);
+    const auto packed_of = [&](const Pair& pair) {
+      return Packed{at.head.kv_head, by_group,
+                    static_cast<std::uint32_t>(Kokkos::min(pair.row, rows - 1))};
+    };
+    // Loads without a condition: addresses of conditional ones take registers of the whole loop.
     KATT_UNROLL for (int n = 0; n < N; ++n) {
       KATT_UNROLL for (int i = 0; i < 4; ++i) {
         const Pair pair = pair_of(at, n, i);
-        const auto packed = static_cast<unsigned>(Kokkos::min(pair.row, rows - 1));
-        const std::int64_t head = at.head.kv_head * group + packed % group;
-        const std::int64_t query = packed / group;
+        const Packed packed = packed_of(pair);
         if (scores.placed()) {
-          Place place = tile::place_of_columns<float>(scores.row(head, query));
+          Place place = tile::place_of_columns<float>(scores.row(packed.head(0), packed.query(0)));
           place.column = static_cast<float>(pair.key);
           float slope = 1.0F;
           s[n][i] = scores.moved(s[n][i], place, 0, slope);
           dp[n][i] *= slope;
         }
-        if (scores.bias && pair.row < rows && pair.key < keys) {
-          s[n][i] = scores.biased(s[n][i], scores.bias.row(at.head.batch, head, query)[pair.key]);
+        if (scores.bias) {
+          const T* bias = scores.bias.row(at.head.batch, packed.head(0), packed.query(0));
+          const float moved = scores.biased(s[n][i], bias[Kokkos::min(pair.key, keys - 1)]);
+          s[n][i] = pair.row < rows ? moved : s[n][i];
         }
       }
     }

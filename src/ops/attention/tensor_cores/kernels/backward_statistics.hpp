@@ -14,22 +14,38 @@ namespace katt::attention::impl {
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule>
 struct BackwardRows : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> {
   using Frame = TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule>;
+  using typename Frame::Packed;
 
   static constexpr int row_threads = TileQ / 16 * tile::warp_size;
-  std::int64_t row_tiles;
+  tile::Divider by_row_tiles;
   std::int64_t blocks;  ///< thread blocks of the grid
 
   BackwardRows(const BackwardArgs& args, void* workspace, const Rule& rule)
       : Frame(args, workspace, rule),
-        row_tiles((this->rows + TileQ - 1) / TileQ),
-        blocks(this->heads() * row_tiles) {}
+        by_row_tiles(divider(this->row_tiles(TileQ))),
+        blocks(this->heads() * this->row_tiles(TileQ)) {}
+
+  /// Packed rows of a K/V head.
+  struct Item {
+    typename Frame::HeadPair head;
+    int begin, count;
+  };
+  /// Those of block `index` of the grid: head-major, within a head from the last row tile, which sees
+  /// the most keys under a causal mask, to the first.
+  KOKKOS_INLINE_FUNCTION Item item(unsigned index) const {
+    const unsigned from_last = index % by_row_tiles;
+    const int begin = static_cast<int>(by_row_tiles.value() - 1 - from_last) * TileQ;
+    return {this->head_pair(index / by_row_tiles), begin, Kokkos::min(TileQ, this->rows - begin)};
+  }
+  KOKKOS_INLINE_FUNCTION Packed packed(const Item& at) const {
+    return {at.head.kv_head, this->by_group, static_cast<std::uint32_t>(at.begin)};
+  }
 
   /// RowShift, from lse, and Δ of the lane's rows, `row` and `row` + 8 of the tile, and 0 for rows that
   /// are not there.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Block& block, std::int64_t batch,
-                                                      std::int64_t kv_head, int begin, int row,
-                                                      int count, unsigned lane) const {
+  KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Block& block, const Item& at, int row,
+                                                      unsigned lane) const {
     struct alignas(16) Chunk {
       T element[8];
     };
@@ -37,9 +53,11 @@ struct BackwardRows : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> {
     KATT_UNROLL for (int half = 0; half < 2; ++half) {
       const int r = row + 8 * half;
       float delta = 0.0F;
-      if (r < count) {
-        const T* from_out = this->packed_row(this->out, batch, kv_head, begin + r);
-        const T* from_dout = this->packed_row(this->dout, batch, kv_head, begin + r);
+      if (r < at.count) {
+        const T* from_out =
+            this->packed_row(this->out, at.head.batch, at.head.kv_head, at.begin + r);
+        const T* from_dout =
+            this->packed_row(this->dout, at.head.batch, at.head.kv_head, at.begin + r);
         for (int d = static_cast<int>(lane) % 4 * 8; d < this->head_dim; d += 32) {
           const Chunk o = *reinterpret_cast<const Chunk*>(from_out + d);
           const Chunk g = *reinterpret_cast<const Chunk*>(from_dout + d);
@@ -48,11 +66,7 @@ struct BackwardRows : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> {
                                 delta);
           }
         }
-        const auto packed = static_cast<unsigned>(begin + r);
-        const auto group = static_cast<unsigned>(this->group);
-        const RowShift of_row =
-            RowShift::of_lse(this->lse(batch, kv_head * group + packed % group, packed / group),
-                             this->scores.unit());
+        const RowShift of_row = RowShift::of_lse(lse_of(at, row, half), this->scores.unit());
         own.shift[half] = of_row.shift;
         own.low[half] = of_row.low;
       }
@@ -64,32 +78,32 @@ struct BackwardRows : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> {
   }
 
   /// The lse of the lane's row `half`, and 0 where there is none.
-  KOKKOS_INLINE_FUNCTION float lse_of(std::int64_t batch, const PackedRows& packed, int row,
-                                      int count, int half) const {
+  KOKKOS_INLINE_FUNCTION float lse_of(const Item& at, int row, int half) const {
     const int r = row + 8 * half;
-    return r < count ? this->lse(batch, packed.head(r), packed.query(r)) : 0.0F;
+    const Packed rows = packed(at);
+    return r < at.count ? this->lse(at.head.batch, rows.head(r), rows.query(r)) : 0.0F;
   }
   /// True for all threads when a row of the tile is steep.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION bool any_steep(const Block& block, std::int64_t batch,
-                                        const PackedRows& packed, int row, int count) const {
-    return block.barrier_any(RowShift::is_steep(lse_of(batch, packed, row, count, 0)) ||
-                             RowShift::is_steep(lse_of(batch, packed, row, count, 1)));
+  KOKKOS_INLINE_FUNCTION bool any_steep(const Block& block, const Item& at, int row) const {
+    return block.barrier_any(RowShift::is_steep(lse_of(at, row, 0)) ||
+                             RowShift::is_steep(lse_of(at, row, 1)));
   }
 
   /// RowShift of the steep rows of the tile: largest score and sum over its keys, which pass through
   /// `k_tile`, with its queries at `q_tile`, or on their way there.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void settle_shifts(Block& block, const EntryScores<T, Rule>& scores,
-                                            const PackedRows& packed, RowStatistics& own, int row,
-                                            int count, unsigned first_row, unsigned lane,
+  KOKKOS_INLINE_FUNCTION void settle_shifts(Block& block, const Item& at, RowStatistics& own,
+                                            int row, unsigned first_row, unsigned lane,
                                             unsigned q_tile, unsigned k_tile) const {
-    FragmentSoftmax<T, Rule> softmax(scores, packed, row, count, lane);
-    LiveKeys<int> tiles(scores.mask, packed.query(0), packed.query(count - 1), TileKv);
+    const EntryScores<T, Rule> scores = this->scores.of(at.head.batch);
+    const PackedRows rows{at.head.kv_head, this->group, at.begin};
+    FragmentSoftmax<T, Rule> softmax(scores, rows, row, at.count, lane);
+    LiveKeys<int> tiles(scores.mask, rows.query(0), rows.query(at.count - 1), TileKv);
     for (; tiles.valid(); tiles.next()) {
       load_keys_of<HeadDim, row_threads, TileKv>(block, block.thread(), k_tile, this->head_dim,
-                                                 this->k, scores.batch, packed.kv_head, tiles.key(),
-                                                 tiles.columns());
+                                                 this->k, at.head.batch, at.head.kv_head,
+                                                 tiles.key(), tiles.columns());
       block.commit();
       block.template wait<0>();
       block.barrier();
@@ -102,7 +116,7 @@ struct BackwardRows : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> {
     }
     softmax.finish(block);
     for (int half = 0; half < 2; ++half) {
-      const float lse = lse_of(scores.batch, packed, row, count, half);
+      const float lse = lse_of(at, row, half);
       if (!RowShift::is_steep(lse)) continue;
       const RowShift of_row =
           RowShift::of_steep(lse, scores.unit(), softmax.largest(half), softmax.sum(half));
@@ -112,17 +126,16 @@ struct BackwardRows : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> {
   }
 
   /// To memory, for the other kernels.
-  KOKKOS_INLINE_FUNCTION void write_statistics(const RowStatistics& own, std::int64_t batch,
-                                               std::int64_t kv_head, int begin, int row,
+  KOKKOS_INLINE_FUNCTION void write_statistics(const RowStatistics& own, const Item& at, int row,
                                                unsigned lane) const {
     const int pair_end = (this->rows + 1) / 2 * 2;  // the last pair may lack its second row
     for (int half = 0; half < 2; ++half) {
-      const int packed = begin + row + 8 * half;
-      if (lane % 4 != 0 || packed >= pair_end) continue;
-      RowStatistics& target = this->statistics_of(batch, kv_head)[packed / 2];
-      target.shift[packed % 2] = own.shift[half];
-      target.low[packed % 2] = own.low[half];
-      target.delta[packed % 2] = own.delta[half];
+      const int r = at.begin + row + 8 * half;
+      if (lane % 4 != 0 || r >= pair_end) continue;
+      RowStatistics& target = this->statistics_of(at.head.batch, at.head.kv_head)[r / 2];
+      target.shift[r % 2] = own.shift[half];
+      target.low[r % 2] = own.low[half];
+      target.delta[r % 2] = own.delta[half];
     }
   }
 };
@@ -142,22 +155,18 @@ struct BackwardStatistics : BackwardRows<T, HeadDim, 64, 64, Rule> {
 
   template <class Block>
   KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
-    const int begin = static_cast<int>(index % this->row_tiles) * tile_rows;
-    const int count = Kokkos::min(int{tile_rows}, this->rows - begin);
-    const std::int64_t kv_head = index / this->row_tiles % this->kv_heads;
-    const std::int64_t batch = index / this->row_tiles / this->kv_heads;
-    const PackedRows packed{kv_head, this->group, begin};
-    const EntryScores<T, Rule> scores = this->scores.of(batch);
+    const typename Rows::Item at = this->item(static_cast<unsigned>(index));
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_row = block.thread() / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
 
-    RowStatistics own = this->row_statistics(block, batch, kv_head, begin, row, count, lane);
-    if (this->any_steep(block, batch, packed, row, count)) {
-      this->template load_rows_of<threads>(block, q_tile, this->q, batch, kv_head, begin, count);
-      this->settle_shifts(block, scores, packed, own, row, count, first_row, lane, q_tile, k_tile);
+    RowStatistics own = this->row_statistics(block, at, row, lane);
+    if (this->any_steep(block, at, row)) {
+      this->template load_rows_of<threads>(block, q_tile, this->q, at.head.batch, at.head.kv_head,
+                                           at.begin, at.count);
+      this->settle_shifts(block, at, own, row, first_row, lane, q_tile, k_tile);
     }
-    this->write_statistics(own, batch, kv_head, begin, row, lane);
+    this->write_statistics(own, at, row, lane);
   }
 
  private:

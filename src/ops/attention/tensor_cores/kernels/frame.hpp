@@ -142,6 +142,11 @@ KOKKOS_INLINE_FUNCTION void load_keys_of(Block& block, unsigned thread, unsigned
                                                       });
 }
 
+/// A divisor of rows, tiles or heads, of which there may be none.
+inline tile::Divider divider(std::int64_t by) {
+  return tile::Divider(static_cast<std::uint32_t>(Kokkos::max<std::int64_t>(by, 1)));
+}
+
 /// The frame of a forward kernel: arguments, work items, and which rows are loaded and written.
 /// Packed rows and tiles are counted in 32 bits (tensor_core_supports()).
 template <class T, int HeadDim, int TileQ, class Rule>
@@ -243,9 +248,6 @@ struct TensorCoreForward : ForwardProblem<T, Rule> {
             softmax.log_sum_exp(half);
       }
     }
-  }
-  static tile::Divider divider(std::int64_t by) {
-    return tile::Divider(static_cast<std::uint32_t>(Kokkos::max<std::int64_t>(by, 1)));
   }
 };
 

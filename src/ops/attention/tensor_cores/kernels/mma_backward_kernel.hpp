@@ -33,6 +33,7 @@ namespace katt::attention::impl {
 template <class T, int HeadDim, int TileQ, int TileKv, class Rule = NoRule>
 struct FlashMmaBackwardQ : BackwardRows<T, HeadDim, TileQ, TileKv, Rule> {
   using Frame = BackwardRows<T, HeadDim, TileQ, TileKv, Rule>;
+  using typename Frame::Item;
   using typename Frame::Pair;
 
   static constexpr int threads = Frame::row_threads;
@@ -42,34 +43,32 @@ struct FlashMmaBackwardQ : BackwardRows<T, HeadDim, TileQ, TileKv, Rule> {
   FlashMmaBackwardQ(const BackwardArgs& args, void* workspace, const Rule& rule = {})
       : Frame(args, workspace, rule) {}
 
-  /// Block `index` of the grid: head-major, within a head from the last row tile, which sees the
-  /// most keys under a causal mask, to the first.
+  /// Block `index` of the grid. What its loop seldom needs is computed again from `index`, to save
+  /// registers.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
-    const int begin = static_cast<int>(this->row_tiles - 1 - index % this->row_tiles) * TileQ;
-    const int count = Kokkos::min(TileQ, this->rows - begin);
-    const std::int64_t kv_head = index / this->row_tiles % this->kv_heads;
-    const std::int64_t batch = index / this->row_tiles / this->kv_heads;
-    const PackedRows packed{kv_head, this->group, begin};
-    const EntryScores<T, Rule> scores = this->scores.of(batch);
+  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t block_index) const {
+    const auto index = static_cast<unsigned>(block_index);
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_row = block.thread() / tile::warp_size * 16;  // of the warp
     const int row = static_cast<int>(first_row + tile::accumulator_position(lane, 0).row);
+    const auto here = [&] { return this->item(Block::computed_here(index)); };
 
-    LiveKeys<int> tiles(scores.mask, packed.query(0), packed.query(count - 1), TileKv);
+    const Item first = this->item(index);
+    const typename Frame::Packed packed = this->packed(first);
+    const Mask mask = this->scores.masks.of(first.head.batch);
+    LiveKeys<int> tiles(mask, packed.query(0), packed.query(first.count - 1), TileKv);
     if (tiles.valid()) {
-      this->template load_rows<threads>(block, q_tile, dout_tile, batch, kv_head, begin, count);
-      this->template load_keys<threads>(block, k_tile(0), v_tile(0), batch, kv_head, tiles.key(),
-                                        tiles.columns());
+      this->template load_rows<threads>(block, q_tile, dout_tile, first.head.batch,
+                                        first.head.kv_head, first.begin, first.count);
+      this->template load_keys<threads>(block, k_tile(0), v_tile(0), first.head.batch,
+                                        first.head.kv_head, tiles.key(), tiles.columns());
       block.commit();
     }
-    RowStatistics own = this->row_statistics(block, batch, kv_head, begin, row, count, lane);
-    if (this->any_steep(block, batch, packed, row, count)) {
-      this->settle_shifts(block, scores, packed, own, row, count, first_row, lane, q_tile,
-                          k_tile(1));
+    RowStatistics own = this->row_statistics(block, first, row, lane);
+    if (this->any_steep(block, first, row)) {
+      this->settle_shifts(block, first, own, row, first_row, lane, q_tile, k_tile(1));
     }
-    this->write_statistics(own, batch, kv_head, begin, row, lane);
-    const FragmentRows<T, Rule> fragment(scores, packed, row, count, lane);
+    this->write_statistics(own, first, row, lane);
     float dq[HeadDim / 8][4];
     clear(dq);
     for (unsigned stage = 0; tiles.valid(); stage ^= 1U) {
@@ -79,8 +78,10 @@ struct FlashMmaBackwardQ : BackwardRows<T, HeadDim, TileQ, TileKv, Rule> {
       const bool partial = tiles.state() != TileState::full;
       tiles.next();
       if (tiles.valid()) {
-        this->template load_keys<threads>(block, k_tile(stage ^ 1U), v_tile(stage ^ 1U), batch,
-                                          kv_head, tiles.key(), tiles.columns());
+        const Item at = here();
+        this->template load_keys<threads>(block, k_tile(stage ^ 1U), v_tile(stage ^ 1U),
+                                          at.head.batch, at.head.kv_head, tiles.key(),
+                                          tiles.columns());
         block.commit();
       }
       float s[TileKv / 8][4];
@@ -89,19 +90,24 @@ struct FlashMmaBackwardQ : BackwardRows<T, HeadDim, TileQ, TileKv, Rule> {
       multiply_by_rows<T, HeadDim, TileQ>(block, dp, dout_tile, first_row, v_tile(stage), lane);
       this->differentiate(
           block, s, dp, partial, [&](int) { return own; }, [](int i) { return i / 2; },
-          [&](const auto&, int n, int i) {
-            return Pair{begin + row + i / 2 * 8, key + fragment.column_of(n, i)};
+          [&](const Item& at, int n, int i) {
+            return Pair{at.begin + row + i / 2 * 8, key + fragment_column(lane, n, i)};
           },
-          [&](float(&shown)[TileKv / 8][4]) { fragment.hide(shown, key); }, [] {},
-          [&] {
-            return typename Frame::Head{{batch, kv_head}};
-          });
+          [&](float(&shown)[TileKv / 8][4]) {
+            const Item at = here();
+            const EntryScores<T, Rule> scores = this->scores.of(at.head.batch);
+            FragmentRows<T, Rule, tile::Divider>(scores, this->packed(at), row, at.count, lane)
+                .hide(shown, key);
+          },
+          [] {}, here);
       accumulate<T, HeadDim>(block, dq, dp, k_tile(stage), lane);
     }
-    const float factor[2] = {scores.scale, scores.scale};
+    const Item at = here();
+    const float factor[2] = {this->scores.scale, this->scores.scale};
     Frame::Copies::template store<TileQ>(
-        block, dq, factor, q_tile, first_row, this->head_dim, count,
-        [&](int r) { return this->packed_row(this->dq, batch, kv_head, begin + r); });
+        block, dq, factor, q_tile, first_row, this->head_dim, at.count, [&](int r) {
+          return this->packed_row(this->dq, at.head.batch, at.head.kv_head, at.begin + r);
+        });
   }
 
  private:
@@ -127,32 +133,35 @@ struct FlashMmaBackwardKv : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> 
   static constexpr int shared_bytes = (4 * TileQ + 2 * TileKv) * HeadDim * 2 + 2 * statistics_bytes;
   static constexpr int blocks_per_multiprocessor = 1;
   static_assert(TileQ <= threads);
-  std::int64_t key_tiles;
+  tile::Divider by_key_tiles;
   std::int64_t blocks;  ///< thread blocks of the grid
 
   FlashMmaBackwardKv(const BackwardArgs& args, void* workspace, const Rule& rule = {})
       : Frame(args, workspace, rule),
-        key_tiles((this->keys + TileKv - 1) / TileKv),
-        blocks(this->heads() * key_tiles) {}
+        by_key_tiles(divider((this->keys + TileKv - 1) / TileKv)),
+        blocks(this->heads() * ((this->keys + TileKv - 1) / TileKv)) {}
 
-  /// Block `index` of the grid: head-major, within a head from the first keys, which the most rows
-  /// see under a causal mask, to the last.
+  /// Block `index` of the grid. What its loop seldom needs is computed again from `index`, to save
+  /// registers.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t index) const {
-    const int key = static_cast<int>(index % key_tiles) * TileKv;
-    const std::int64_t kv_head = index / key_tiles % this->kv_heads;
-    const std::int64_t batch = index / key_tiles / this->kv_heads;
-    const EntryScores<T, Rule> scores = this->scores.of(batch);
-    const int count = Kokkos::min(TileKv, this->keys - key);
-    const int live = position<int>(scores.mask.interval.keys - key, count);  // none behind is read
+  KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t block_index) const {
+    const auto index = static_cast<unsigned>(block_index);
     const unsigned lane = block.thread() % tile::warp_size;
     const unsigned first_key = block.thread() / tile::warp_size * 16;  // of the warp
-    const int own_key = key + static_cast<int>(first_key + tile::accumulator_position(lane, 0).row);
+    const auto here = [&] { return item(Block::computed_here(index)); };
+    const auto own_key = [&](const Item& at) {
+      return at.key + static_cast<int>(first_key + tile::accumulator_position(lane, 0).row);
+    };
 
-    LiveQueries<int> tiles(scores.mask, key, key + count, this->group, this->rows, TileQ);
+    const Item first = item(index);
+    const Mask mask = this->scores.masks.of(first.head.batch);
+    const int live = position<int>(mask.interval.keys - first.key, first.count);  // none behind
+    LiveQueries<int> tiles(mask, first.key, first.key + first.count, this->group, this->rows,
+                           TileQ);
     if (tiles.valid()) {
-      this->template load_keys<threads>(block, k_tile, v_tile, batch, kv_head, key, live);
-      load_tile(block, 0, batch, kv_head, tiles);
+      this->template load_keys<threads>(block, k_tile, v_tile, first.head.batch, first.head.kv_head,
+                                        first.key, live);
+      load_tile(block, 0, first.head, tiles);
     }
     float dk[HeadDim / 8][4];
     float dv[HeadDim / 8][4];
@@ -164,7 +173,7 @@ struct FlashMmaBackwardKv : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> 
       const int row = tiles.row();
       const bool partial = tiles.state() != TileState::full;
       tiles.next();
-      if (tiles.valid()) load_tile(block, stage ^ 1U, batch, kv_head, tiles);
+      if (tiles.valid()) load_tile(block, stage ^ 1U, here().head, tiles);
       float s[TileQ / 8][4];
       float dp[TileQ / 8][4];
       multiply_by_rows<T, HeadDim, TileKv>(block, s, k_tile, first_key, q_tile(stage), lane);
@@ -179,31 +188,42 @@ struct FlashMmaBackwardKv : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> 
                                  block.template load_chunk<RowDeltas>(at + sizeof(RowShifts))};
           },
           [](int i) { return i % 2; },
-          [&](const auto&, int n, int i) {
-            return Pair{row + fragment_column(lane, n, i), own_key + i / 2 * 8};
+          [&](const Item& at, int n, int i) {
+            return Pair{row + fragment_column(lane, n, i), own_key(at) + i / 2 * 8};
           },
           [&](float(&shown)[TileQ / 8][4]) {
-            this->visible_rows(scores.mask, own_key, row, lane).apply(shown, lane);
+            const Item at = here();
+            this->visible_rows(this->scores.masks.of(at.head.batch), own_key(at), row, lane)
+                .apply(shown, lane);
           },
-          [] {},
-          [&] {
-            return typename Frame::Head{{batch, kv_head}};
-          });
+          [] {}, here);
       accumulate<T, HeadDim>(block, dv, s, dout_tile(stage), lane);
       accumulate<T, HeadDim>(block, dk, dp, q_tile(stage), lane);
     }
+    const Item at = here();
     const auto store = [&](const float(&gradient)[HeadDim / 8][4], float factor, unsigned tile,
                            const HeadRows<T>& target) {
       const float factors[2] = {factor, factor};
       Frame::Copies::template store<TileKv>(
-          block, gradient, factors, tile, first_key, this->head_dim, count,
-          [&](int r) { return target.row(batch, kv_head, key + r); });
+          block, gradient, factors, tile, first_key, this->head_dim, at.count,
+          [&](int r) { return target.row(at.head.batch, at.head.kv_head, at.key + r); });
     };
-    store(dk, scores.scale, k_tile, this->dk);
+    store(dk, this->scores.scale, k_tile, this->dk);
     store(dv, 1.0F, v_tile, this->dv);
   }
 
  private:
+  struct Item {
+    typename Frame::HeadPair head;
+    int key, count;
+  };
+  /// Head-major, within a head from the first keys, which the most rows see under a causal mask, to
+  /// the last.
+  KOKKOS_INLINE_FUNCTION Item item(unsigned index) const {
+    const int key = static_cast<int>(index % by_key_tiles) * TileKv;
+    return {this->head_pair(index / by_key_tiles), key, Kokkos::min(TileKv, this->keys - key)};
+  }
+
   // Offsets of the tiles in shared memory, in bytes; Q, dO and the statistics have two stages.
   static constexpr unsigned k_tile = 0;
   static constexpr unsigned v_tile = TileKv * HeadDim * 2;
@@ -220,13 +240,15 @@ struct FlashMmaBackwardKv : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> 
   /// Begins to copy rows and statistics of a tile. Rows that are not there have zeros for all of them:
   /// their P is finite and their dO, Q and Δ are 0.
   template <class Block>
-  KOKKOS_INLINE_FUNCTION void load_tile(Block& block, unsigned stage, std::int64_t batch,
-                                        std::int64_t kv_head, const LiveQueries<int>& tiles) const {
+  KOKKOS_INLINE_FUNCTION void load_tile(Block& block, unsigned stage,
+                                        const typename Frame::HeadPair& head,
+                                        const LiveQueries<int>& tiles) const {
     const unsigned thread = block.thread();
-    this->template load_rows<threads>(block, q_tile(stage), dout_tile(stage), batch, kv_head,
-                                      tiles.row(), tiles.count());
+    this->template load_rows<threads>(block, q_tile(stage), dout_tile(stage), head.batch,
+                                      head.kv_head, tiles.row(), tiles.count());
     if (thread < TileQ) {  // two chunks a pair
-      const auto* first = reinterpret_cast<const RowShifts*>(this->statistics_of(batch, kv_head));
+      const auto* first =
+          reinterpret_cast<const RowShifts*>(this->statistics_of(head.batch, head.kv_head));
       const int chunk = tiles.row() + static_cast<int>(thread);
       const bool live = chunk / 2 < (this->rows + 1) / 2;
       block.copy_async(statistics_at(stage) + thread * 16, live ? first + chunk : first, live);

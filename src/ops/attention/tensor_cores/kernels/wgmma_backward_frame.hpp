@@ -49,7 +49,7 @@ struct WgmmaBackward : Frame_ {
     return full(n) + stages * 8;
   }
 
-  /// Pair `index` of batch entries × K/V heads.
+  /// Pair `index` of batch entries × K/V heads. It divides: with dividers the loading warps spill.
   KOKKOS_INLINE_FUNCTION typename Frame_::HeadPair head_pair(unsigned index) const {
     const auto kv_heads = static_cast<unsigned>(this->kv_heads);
     return {index / kv_heads, index % kv_heads};
