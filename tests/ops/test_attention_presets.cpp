@@ -104,6 +104,9 @@ TEST(AttentionPresets, OccupancyFollowsRegistersThreadsAndSharedMemory) {
   // head_dim 128, 64x64: 48 KiB and 193 registers: two blocks of four warps on 64 warps.
   EXPECT_DOUBLE_EQ(impl::occupancy(a100, impl::mma_on_gpus, 128, {64, 64}), 8.0 / 64);
   EXPECT_DOUBLE_EQ(impl::occupancy(rtx, impl::mma_on_gpus, 256, {64, 64}), 4.0 / 48);
+  // dK and dV of head_dim 64, 32 rows at a time: 167 registers, three blocks.
+  EXPECT_DOUBLE_EQ(impl::occupancy(a100, impl::mma_backward_on_gpus, 64, {32, 64}), 12.0 / 64);
+  EXPECT_DOUBLE_EQ(impl::occupancy(a100, impl::mma_backward_on_gpus, 64, {64, 64}), 8.0 / 64);
 }
 
 TEST(AttentionPresets, RegistersAreThoseOfTheArchitecture) {
