@@ -90,6 +90,7 @@ if(katt_use_installed)
 else()
   include(kokkos_pinned)
 endif()
+katt_take_level_options()
 if(KATT_CUDA AND KATT_NCCL AND MPI_C_FOUND)
   # An installed one (libnccl-dev, or beside the toolkit), else the pinned one.
   find_path(KATT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})

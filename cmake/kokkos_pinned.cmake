@@ -10,7 +10,7 @@ set(katt_kokkos_options
     -DKokkos_ENABLE_SERIAL=ON
     -DKokkos_ENABLE_OPENMP=ON
     -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF
-    -DKokkos_ARCH_${KATT_CPU}=ON
+    -DKokkos_ARCH_${katt_kokkos_cpu}=ON
     -DKokkos_ENABLE_DEBUG_BOUNDS_CHECK=${KATT_BOUNDS_CHECKS})
 cmake_path(GET KATT_BLAS_LIBRARY PARENT_PATH katt_blas_dir)
 set(katt_kernels_options

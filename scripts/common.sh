@@ -82,3 +82,31 @@ make_tools() {
 make_venv() {
   make_environment venv scripts/requirements.txt drivers/report
 }
+
+# build_levels MPI LEVEL...: builds build/package/LEVEL for each level of cmake/levels.cmake, with the Python module; MPI is
+# ON or OFF. The last level's folder holds the package of all.
+build_levels() {
+  local mpi=$1 level folders=()
+  shift
+  for level in "$@"; do
+    say "building build/package/$level (the first time for minutes)"
+    mkdir -p "build/package/$level"
+    quietly "build/package/$level/configure.log" cmake --preset openmp -B "build/package/$level" -DKATT_CPU="$level" \
+      -DKATT_PYTHON=ON -DPython_EXECUTABLE="$PWD/build/venv/bin/python" -DKATT_TESTS=OFF -DKATT_MPI="$mpi" \
+      "-DKATT_PACKAGE=$(IFS=';' && echo "${folders[*]}")" ||
+      { tail -n 20 "build/package/$level/configure.log" >&2 && die "cannot configure level $level"; }
+    quietly "build/package/$level/build.log" cmake --build "build/package/$level" --target katt_program katt_python_stub ||
+      { tail -n 20 "build/package/$level/build.log" >&2 && die "cannot build level $level"; }
+    folders+=("$PWD/build/package/$level")
+  done
+}
+
+# Levels for `--levels`, from commas to words; checked.
+levels_of() {
+  local known level
+  known=$(sed -n 's/^set(katt_levels \(.*\))/\1/p' cmake/levels.cmake)
+  for level in ${1//,/ }; do
+    case " $known " in *" $level "*) ;; *) die "--levels holds $level, expected some of ${known// /, }" ;; esac
+  done
+  [ -n "$1" ] && echo "${1//,/ }" || echo "$known"
+}

@@ -27,6 +27,7 @@ CASES = ROOT / "tests/cases"
 ELSEWHERE = {
     "cmake": "builds for minutes; scripts/build, tests/structure/few_operators and install_and_consume do the same",
     "pip": "compiles the package for minutes; scripts/python does the same",
+    "docker": "no engine where tests run; scripts/in_bare_root runs the steps of containers/",
     "python3": "fetches packages; scripts/peers does the same",
     "ncu": "needs a GPU and NVIDIA's profiler",
     "nsys": "needs a GPU and NVIDIA's profiler",
