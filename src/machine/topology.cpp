@@ -3,6 +3,7 @@
 #include <hwloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <set>
@@ -20,6 +21,8 @@ struct Destroy {
 using Handle = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, Destroy>;
 
 Handle load(const std::string& synthetic) {
+  // Where sysfs is missing, as in a bare chroot, there is no topology; hwloc would print that.
+  setenv("HWLOC_HIDE_ERRORS", "2", 0);
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) return {};
   Handle handle(made);
