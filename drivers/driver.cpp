@@ -8,7 +8,9 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -29,40 +31,77 @@ namespace katt {
 namespace {
 
 struct Command {
+  std::string_view group;  ///< heading in the help
   std::string_view name;
   int (*run)(const impl::Invocation&);
   std::string_view help;
   bool takes_ranks = false;  ///< true: mpirun may start it on several ranks
 };
 
+/// The commands, those of a group side by side.
 std::vector<Command> commands() {
-  std::vector<Command> all{
-      {"sweep", impl::sweep_command, "measure an operator over many points into a result file",
-       true},
-      {"merge", impl::merge_command, "put result files together, such as the parts of a sweep"},
-      {"run", impl::run_command, "run one operator on the tensors of a file", true},
-      {"referee", impl::referee_command,
-       "judge a kernel of others: a task in JSON, a verdict in JSON"},
-      {"tune", impl::tune_command, "find the fastest tiles of this machine, for --tile auto"},
-      {"info", impl::info_command, "build, machine, backends, operators with variants and tiles",
-       true},
-  };
+  std::vector<Command> all {
+    {"Measure", "sweep", impl::sweep_command,
+     "measure an operator over many points into a result file", true},
+        {"Measure", "tune", impl::tune_command,
+         "find the fastest tiles of this machine, for --tile auto"},
+        {"Measure", "merge", impl::merge_command,
+         "put result files together, such as the parts of a sweep"},
+        {"Measure", "referee", impl::referee_command,
+         "judge a kernel of others: a task in JSON, a verdict in JSON"},
+        {"Compute", "run", impl::run_command, "run one operator on the tensors of a file", true},
 #if defined(KATT_HAS_MODEL)  // all operators of a LLaMA are built
-  all.push_back({"logits", impl::logits_command, "logits of a LLaMA for a prompt", true});
-  all.push_back({"generate", impl::generate_command, "continue a prompt with a LLaMA", true});
-  all.push_back({"train", impl::train_command, "train a LLaMA", true});
-  all.push_back({"memory", impl::memory_command, "forecast the memory of a LLaMA", true});
+        {"Models", "generate", impl::generate_command, "continue a prompt with a LLaMA", true},
+        {"Models", "logits", impl::logits_command, "logits of a LLaMA for a prompt", true},
+        {"Models", "train", impl::train_command, "train a LLaMA", true},
+        {"Models", "memory", impl::memory_command, "forecast the memory of a LLaMA", true},
 #endif
+        {"Machine", "info", impl::info_command,
+         "build, machine, backends, operators with variants and tiles", true},
+        {"Shell", "completion", impl::completion_command,
+         "print a script that completes commands and options: bash or zsh"},
+  };
   return all;
 }
 
 void print_help() {
-  std::printf("katt: a testbed of transformer kernels\n\nUsage: katt COMMAND [options]\n\n");
+  std::printf("katt: a testbed of transformer kernels\n\nUsage: katt COMMAND [options]\n");
+  std::string_view group;
   for (const Command& command : commands()) {
-    std::printf("  %-10s%s\n", std::string(command.name).c_str(),
+    if (command.group != group) std::printf("\n%s:\n", std::string(command.group).c_str());
+    group = command.group;
+    std::printf("  %-12s%s\n", std::string(command.name).c_str(),
                 std::string(command.help).c_str());
   }
-  std::printf("\nkatt COMMAND --help tells more; katt --version prints the version.\n");
+  std::printf(
+      "\nExamples:\n"
+      "  katt sweep attention --seq 512:8192:x2 --dtype f32,bf16 --causal 0,1 -o mine.h5\n"
+      "  katt-report mine.h5                  the answer, and a page with figures\n"
+      "  katt info attention                  its variants, tiles and axes\n"
+      "  katt generate --model DIR --tokens 1,2,3 --max-new-tokens 64\n"
+      "\nkatt COMMAND --help tells more, with examples; katt --version prints the version.\n"
+      "Results go to standard output, all else to standard error: every command has --verbose and "
+      "--quiet.\n");
+}
+
+/// `katt complete WORD…`: prints the candidates for the last word, a line each. The process does
+/// nothing else: a shell waits.
+int complete(std::span<const std::string> words, const bench::Registry& registry) {
+  if (words.empty()) return 0;
+  if (words.size() == 1) {
+    std::vector<std::string> names;
+    for (const Command& command : commands()) names.emplace_back(command.name);
+    names.insert(names.end(), {"--help", "--version"});
+    for (const std::string& name : names) {
+      if (name.starts_with(words.front())) std::printf("%s\n", name.c_str());
+    }
+    return 0;
+  }
+  for (const Command& command : commands()) {
+    if (command.name != words.front()) continue;
+    return command.run({.registry = registry, .arguments = words.subspan(1), .completes = true});
+  }
+  return 0;
 }
 
 /// A suggestion for an unknown command: "did you mean sweep? ".
@@ -149,6 +188,9 @@ int driver_main(int argc, char** argv, const bench::Registry& registry) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of a write
   io::remove_scratch_on_signals();
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "complete") {
+      return complete(std::vector<std::string>(argv + 2, argv + argc), registry);
+    }
     impl::check_surroundings();
     impl::insist_on_blas_kernels(argv);
     ranks.emplace();

@@ -15,6 +15,7 @@
 #include "drivers/options/prompts.hpp"
 #include "drivers/runtime/claim.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/model_profile.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "drivers/runtime/scratch.hpp"
@@ -193,11 +194,12 @@ int generate_command(const Invocation& invocation) {
   line.option("--tokens", "token ids of the prompt: 1,2,3");
   line.option("--text", "prompt as a text, for models of bytes; the answer is one, too");
   line.option("--prompt", "", "");  // not in the help: what others call a text
-  line.option("--prompts", "file of prompts, token ids, one a line: all in one batch");
+  line.option("--prompts", "file of prompts, token ids, one a line: all in one batch", files({""}));
   line.option("--batch", "most prompts continued at once (default: 64)");
   line.option("--window", "with --prompts: positions kept of a sequence (default: all)");
   line.option("--sinks", "with --window: first positions that are kept, too (default: 0)");
-  line.option("--out", "HDF5 file for the dataset tokens, (prompts, new tokens), -1 behind an end");
+  line.option("--out", "HDF5 file for the dataset tokens, (prompts, new tokens), -1 behind an end",
+              files({".h5"}));
   line.option("--max-new-tokens", "tokens to generate (default: 32)");
   line.option("--temperature", "0 (default): always the most likely token");
   line.option("--top-k", "sample from the k most likely tokens (default: 0, all)");
@@ -207,11 +209,17 @@ int generate_command(const Invocation& invocation) {
   line.option("--warm-up", "continuations of --tokens before the one that is timed (default: 0)");
   line.flag("--no-graph", no_graph, "on a GPU: submit the launches of a token one by one");
   line.flag("--profile", profile, "tell where the time goes, by phase and operator");
-  line.option("--log", "HDF5 file for the profile and the times");
+  line.option("--log", "HDF5 file for the profile and the times", files({".h5"}));
   bool overwrite = false;
   line.flag("--overwrite", overwrite, "replace the files of --out and --log");
   line.flag("--stop-at-eos", how.stop_at_eos, "stop after the model's end-of-sequence token");
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example("katt generate --model DIR --tokens 1,2,3 --max-new-tokens 64",
+               "times, memory and the new ids; --quiet: the ids alone");
+  line.example("katt generate --model DIR --prompts FILE --max-new-tokens 64",
+               "a prompt a line, in one batch");
+  line.example("katt generate --model DIR --tokens 1,2,3 --temperature 0.8 --top-p 0.95 --seed 7",
+               "sampled tokens");
+  if (!line.parse(invocation)) return 0;
   if (line.text("--prompt"))
     throw InputError("--prompt: is no option; " + std::string(no_tokenizer));
   options.resolve(line, generate_usage);
@@ -279,10 +287,12 @@ int generate_command(const Invocation& invocation) {
                        no_tokenizer);
     }
     nn::Session session(model, of_session);
-    tell(nn::parameters_note(options.folder));
+    tell_threads(options.threads);
+    tell_note(nn::parameters_note(options.folder));
+    tell_more(options.resolved_text());
     if (how.stop_at_eos && model.config().eos_token_ids.empty()) {
-      tell("--stop-at-eos: " + options.folder.string() +
-           " names no eos_token_id of its vocabulary: all --max-new-tokens are made");
+      tell_note("--stop-at-eos: " + options.folder.string() +
+                " names no eos_token_id of its vocabulary: all --max-new-tokens are made");
     }
     bench::Profiler profiler;
     if (profile) profiler.start();
@@ -312,7 +322,7 @@ int generate_command(const Invocation& invocation) {
     io::Profile where;
     if (profile) {
       where = profiler.mean(1, made.prefill_s + made.decode_s);
-      print_profile(where, options.backend, options.threads, options.dtype, stderr);
+      tell_profile(where, options.backend, options.threads, options.dtype);
     }
     if (log && ranks::world().rank() == 0) write_log(*log, made, options, where);
     if (out && ranks::world().rank() == 0) write_tokens(*out, made);
@@ -321,7 +331,7 @@ int generate_command(const Invocation& invocation) {
                               : nlohmann::ordered_json(made.tokens.front()),
                  made, memory);
     } else {
-      print_summary(made, memory, options.backend);
+      if (messages() != nullptr) print_summary(made, memory, options.backend);
       for (const auto& of_prompt : made.tokens) print_tokens(of_prompt, text.has_value());
     }
   });

@@ -9,6 +9,7 @@
 #include "drivers/options/command_line.hpp"
 #include "drivers/runtime/blas_kernels.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "drivers/summaries.hpp"
 #include "machine/affinity.hpp"
@@ -290,13 +291,18 @@ int info_command(const Invocation& invocation) {
   bool json = false;
   bool measure = false;
   bool all = false;
-  line.positional("op", "operator to tell all of (default: what this machine can run)");
+  line.positional("op", "operator to tell all of (default: what this machine can run)",
+                  operator_values(invocation.registry));
   line.flag("--all", all, "list all that there is");
   line.option("--threads", "host threads to measure with (default: every core)");
   line.option("--device", "number of the GPU to measure (default: 0)");
   line.flag("--json", json, "print as JSON");
   line.flag("--measure", measure, "measure the ceilings of this machine (about a second)");
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example("katt info", "what this build is, and what this machine can run");
+  line.example("katt info attention", "its variants, tiles, axes and tensors");
+  line.example("katt info --measure",
+               "and the ceilings of this machine, which kernels are held against");
+  if (!line.parse(invocation)) return 0;
 
   const auto& op = line.text("op");
   const bench::Operator* const asked = op ? &invocation.registry.find(*op) : nullptr;
@@ -310,6 +316,7 @@ int info_command(const Invocation& invocation) {
     runtime.emplace(most, chosen);
   }
   std::vector<io::CeilingRow> ceilings;
+  tell_threads(most);
   if (measure) {
     const int threads = bench::resolved_threads(host, most);
     const bench::Bound bound(threads);

@@ -7,6 +7,7 @@
 #include "drivers/options/model_options.hpp"
 #include "drivers/runtime/claim.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "io/hdf5/case_file.hpp"
 #include "nn/inference/session.hpp"
@@ -22,10 +23,15 @@ int logits_command(const Invocation& invocation) {
   options.add_to(line);
   ranks.add_inference_to(line);
   line.option("--tokens", "token ids of the prompt: 1,2,3");
-  line.option("--out", "file (HDF5) for the dataset logits, (tokens, vocabulary) f32");
+  line.option("--out", "file (HDF5) for the dataset logits, (tokens, vocabulary) f32",
+              files({".h5"}));
   bool overwrite = false;
   line.flag("--overwrite", overwrite, "replace the file of --out");
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example("katt logits --model DIR --tokens 1,2,3 --out OUT.h5",
+               "the dataset logits, a row a token");
+  line.example("mpirun -n 2 katt logits --model DIR --tokens 1,2,3 --out OUT.h5 --tensor 2",
+               "the same with every matrix in two parts");
+  if (!line.parse(invocation)) return 0;
   options.resolve(line, usage);
   ranks.resolve(line);
   const auto tokens = parse_tokens(line.required("--tokens", usage));
@@ -44,13 +50,16 @@ int logits_command(const Invocation& invocation) {
     const auto model =
         nn::open_model(exec, options.folder, options.dtype, options.seed, of_session.groups);
     nn::Session session(model, of_session);
-    tell(nn::parameters_note(options.folder));
+    tell_threads(options.threads);
+    tell_note(nn::parameters_note(options.folder));
+    tell_more(options.resolved_text());
     shape = {count, model.config().vocab_size};
     result.set("logits", {shape, session.append(tokens, true)});
   });
   result.set_attribute("dtype", std::string(name_of(options.dtype)));
   if (ranks::world().rank() != 0) return 0;
   result.write(target);
+  tell_more("wrote " + target);
   if (options.json) {
     const nlohmann::ordered_json object{{"out", target}, {"logits", shape}};
     std::printf("%s\n", bench::dumped(object).c_str());

@@ -7,6 +7,7 @@
 #include "drivers/options/layout_options.hpp"
 #include "drivers/options/model_options.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "drivers/runtime/scratch.hpp"
 #include "memory/tracker.hpp"
@@ -162,7 +163,13 @@ int memory_command(const Invocation& invocation) {
   line.option("--checkpoint-blocks", "as for katt train");
   line.flag("--checkpoint", checkpoint, "compute activations again in the backward pass");
   line.flag("--measure", measure, "run a step of each and report its measured peak");
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example("katt memory --model DIR --batch 8 --seq 1024 --checkpoint",
+               "for inference and training, by purpose");
+  line.example("katt memory --model DIR --batch 8 --seq 1024 --dtype bf16 --measure",
+               "and the measured peak of a step");
+  line.example("katt memory --model DIR --tensor 2 --pipeline 2 --ranks 8",
+               "of every rank of eight");
+  if (!line.parse(invocation)) return 0;
   options.resolve(line, memory_usage);
   const auto& ranks_text = line.text("--ranks");
   layout.resolve_forecast(
@@ -203,8 +210,10 @@ int memory_command(const Invocation& invocation) {
       train.groups = ranks::Groups(place);
       all.push_back({place, forecast_training(exec, options, config, train, false)});
     }
+    tell_threads(options.threads);
+    tell_more(options.resolved_text());
     if (measure) {
-      tell(nn::parameters_note(options.folder));
+      tell_note(nn::parameters_note(options.folder));
       train.groups = layout.groups();
       const auto own = forecast_training(exec, options, config, train, true).measured;
       const auto measured = ranks::world().gather(static_cast<double>(own));

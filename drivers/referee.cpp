@@ -5,6 +5,7 @@
 #include "drivers/options/command_line.hpp"
 #include "drivers/runtime/claim.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "io/atomic_file.hpp"
 #include "io/outputs.hpp"
@@ -43,12 +44,17 @@ int referee_command(const Invocation& invocation) {
       "operator with axes, what to compare with, and limits; the verdict is one JSON document");
   bool overwrite = false;
   bool json = false;
-  line.positional("task", "task (JSON)");
-  line.option("-o,--output", "file to write the verdict to (default: standard output)");
-  line.option("--results", "result file (HDF5) to keep what was measured in");
+  line.positional("task", "task (JSON)", files({".json"}));
+  line.option("-o,--output", "file to write the verdict to (default: standard output)",
+              files({".json"}));
+  line.option("--results", "result file (HDF5) to keep what was measured in", files({".h5"}));
   line.flag("--overwrite", overwrite, "replace the files of -o and --results");
   line.flag("--json", json, "print the verdict, too");
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example("katt referee TASK.json -o VERDICT.json",
+               "exit status 0: accepted, 1: rejected, 3: undecided");
+  line.example("katt referee TASK.json --results RESULT.h5 --quiet",
+               "the verdict on standard output alone, and every row in a file");
+  if (!line.parse(invocation)) return 0;
   const auto& path = line.text("task");
   if (!path)
     throw InputError("katt referee: the task is missing: katt referee TASK.json -o VERDICT.json");
@@ -74,7 +80,8 @@ int referee_command(const Invocation& invocation) {
   options.overwrite = overwrite;
   options.finished = [&](const bench::PlannedCase& planned,
                          std::span<const bench::RowResult> rows) { verdict.add(planned, rows); };
-  bench::Progress progress(stderr);
+  tell_threads(bench::most_threads(task.request.entries));
+  bench::Progress progress(messages(), is_verbose());
   const bench::SweepSummary summary =
       bench::run_sweep(invocation.registry, task.request, plan, options, progress,
                        stop_on_signals("stopping after this kernel"));

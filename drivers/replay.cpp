@@ -109,16 +109,20 @@ int replay_command(const Invocation& invocation) {
                    "Replay the race on a result file that has every tile in many rounds: how often "
                    "the winner is wrong, and the time beside that of measuring all");
   bool json = false;
-  line.option("--replay", "result file (HDF5), of katt sweep with every tile and --rounds");
+  line.option("--replay", "result file (HDF5), of katt sweep with every tile and --rounds",
+              files({".h5"}));
   line.option("--replays", "replays of each space (200)");
   line.option("--block", "rounds that stay together in a replay (10)");
   line.option("--seed", "seed of the replays (1)");
   line.option("--min-rounds", "rounds at least (7)");
   line.option("--budget-s", "seconds of rounds for each tile (1)");
   line.option("--precision", "of the exhaustive measurement, as of a sweep (0.02)");
-  line.option("--results", "NAME.json: the rows of the file in the T4 format of tuners");
+  line.option("--results", "NAME.json: the rows of the file in the T4 format of tuners",
+              files({".json"}));
   line.flag("--json", json, "print every replay as JSON");
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example("katt tune --replay spaces.h5 --replays 1000",
+               "how often the race picks a slower tile, and the time that it saves");
+  if (!line.parse(invocation)) return 0;
   const std::string& file = line.required("--replay", "expected a result file (HDF5)");
   const bench::ReplayOptions options = read_options(line);
   const auto& results = line.text("--results");

@@ -7,11 +7,13 @@
 #include "drivers/options/command_line.hpp"
 #include "drivers/runtime/claim.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "io/hdf5/case_file.hpp"
 #include "machine/machine.hpp"
 #include "op/collective.hpp"
 #include "plan/axes.hpp"
+#include "plan/operator_axes.hpp"
 #include "record/json.hpp"
 
 namespace katt::impl {
@@ -30,6 +32,12 @@ void print_json(const bench::Operator& op, const bench::RunOptions& options, Dty
                                        {"out", out},
                                        {"outputs", outputs}};
   std::printf("%s\n", bench::dumped(summary).c_str());
+}
+
+/// The variants of the operator among the arguments.
+std::vector<std::string> variants_of(const Invocation& invocation, const CommandLine& line) {
+  return bench::variant_names(
+      invocation.registry.find(line.first_positional(invocation.arguments)));
 }
 
 /// Throws InputError, with the nearest variant, when no pass on the backend has it.
@@ -51,21 +59,29 @@ void check_variant(const bench::Operator& op, Backend backend, const std::string
 int run_command(const Invocation& invocation) {
   CommandLine line("katt run", "Run one operator on tensors from a file");
   bool json = false, overwrite = false;
-  line.positional("op", "operator");
-  line.option("--in", "case file (HDF5): inputs as datasets, parameters as attributes");
-  line.option("--out", "file to write the outputs to");
+  line.positional("op", "operator", operator_values(invocation.registry));
+  line.option("--in", "case file (HDF5): inputs as datasets, parameters as attributes",
+              files({".h5"}));
+  line.option("--out", "file to write the outputs to", files({".h5"}));
   line.flag("--overwrite", overwrite, "replace the file of --out");
-  line.option("--variant",
-              "variant to run (default: auto, the fastest that accepts the arguments)");
+  line.option("--variant", "variant to run (default: auto, the fastest that accepts the arguments)",
+              {.words = [&] { return variants_of(invocation, line); }});
   line.option("--tile-q", "query extent of the tile (default: the variant's)");
   line.option("--tile-kv", "key extent of the tile");
-  line.option("--backend", "openmp, serial or cuda");
+  line.option("--backend", "openmp, serial or cuda", backend_values());
   line.option("--device", device_help);
   line.option("--threads", "host threads (default: every core)");
-  line.option("--dtype", "f32, f16 or bf16: compute in it (default: the case's own)");
+  line.option("--dtype", "f32, f16 or bf16: compute in it (default: the case's own)",
+              dtype_values());
   line.option("--seed", "as everywhere; no operator draws random numbers");
   line.flag("--json", json, "print what was run and written as one line of JSON");
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example("katt run attention --in case.h5 --out out.h5",
+               "the fastest variant; OUT.h5's attribute variant and --verbose say which");
+  line.example(
+      "katt run attention --in case.h5 --out out.h5 --variant flash --tile-q 64 --tile-kv 64",
+      "one variant with one tile");
+  line.example("katt info attention", "the tensors and attributes of a case file");
+  if (!line.parse(invocation)) return 0;
   const auto& op = line.text("op");
   if (!op)
     throw InputError("katt run: the operator is missing: katt run OP --in CASE.h5 --out OUT.h5");
@@ -102,7 +118,14 @@ int run_command(const Invocation& invocation) {
   io::TensorFile result;
   chosen.run_file(input, options, result);
   if (ranks.rank() > 0) return 0;  // rank 0 has the whole result
+  tell_threads(most);
   result.write(target);
+  if (is_verbose()) {
+    tell(*op + ": " + io::CaseFile(target).text("variant", "") + ", " +
+         std::string(name_of(input.dtype())) + " on " + bench::device_name(options.backend) + ", " +
+         bench::counted_text(static_cast<std::size_t>(options.threads), "thread") + "; wrote " +
+         target);
+  }
   if (json) print_json(chosen, options, input.dtype(), target, result);
   return 0;
 }

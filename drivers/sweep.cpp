@@ -11,6 +11,7 @@
 #include "drivers/options/measure_options.hpp"
 #include "drivers/runtime/blas_kernels.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "drivers/summaries.hpp"
 #include "io/outputs.hpp"
@@ -51,19 +52,6 @@ void print(const bench::Outlook& outlook, bool json) {
               bench::human_duration(outlook.seconds).c_str());
 }
 
-/// The file of --score-rule-file; its rule is a value of an axis, so it is read before the axes are.
-void add_rule(std::span<const std::string> arguments, const bench::SweepRequest& request) {
-  constexpr std::string_view option = "--score-rule-file";
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (!argument.starts_with(option)) continue;
-    const bool is_joined = argument.size() > option.size() && argument[option.size()] == '=';
-    if (!is_joined && (argument != option || i + 1 == arguments.size())) continue;
-    const std::string path = is_joined ? argument.substr(option.size() + 1) : arguments[i + 1];
-    for (const bench::SweepEntry& entry : request.entries) entry.op->add_rule(path);
-  }
-}
-
 }  // namespace
 
 int sweep_command(const Invocation& invocation) {
@@ -72,14 +60,13 @@ int sweep_command(const Invocation& invocation) {
       "Measure an operator over many points: katt sweep OP | FILE.toml. Under mpirun rank 0 hands "
       "them out, one rank a node measures; operators of several ranks are measured by all "
       "together");
-  bench::SweepRequest request = read_target(invocation);
-  add_rule(invocation.arguments, request);
+  bench::SweepRequest request;
   bench::SweepOptions options;
   bool json = false;
   bool profile = false;
   bool isolate = false;
   bool dry_run = false;
-  line.option("-o,--output", "result file (HDF5) to write");
+  line.option("-o,--output", "result file (HDF5) to write", files({".h5"}));
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
   line.option("--shard",
@@ -87,17 +74,30 @@ int sweep_command(const Invocation& invocation) {
   line.flag("--json", json, "print a summary as JSON");
   line.flag("--dry-run", dry_run,
             "print the points, rows, memory and time of the sweep; measure and write nothing");
-  line.option("--tuning", "file that katt tune wrote, for --tile auto");
+  line.option("--tuning", "file that katt tune wrote, for --tile auto", files({".json"}));
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
   line.flag("--isolate", isolate,
             "outlive a variant that ends the process: a failed row (on a device always)");
   line.option("--score-rule-file",
-              "a score rule of Python, as katt.sweep writes it: a value of --score-rule");
+              "a score rule of Python, as katt.sweep writes it: a value of --score-rule",
+              files({".json"}));
   line.option("--limit-s",
               "seconds after which a step of a variant (its first run, its warm-up, a sample) has "
               "hung: a failed row (default: none)");
-  MeasureOptions measuring(line, request);
-  if (!line.parse(invocation.arguments)) return 0;
+  line.example(
+      "katt sweep attention --seq 512:8192:x2 --dtype f32,bf16 --causal 0,1 -o results/mine.h5",
+      "every variant at 20 points; katt-report results/mine.h5 shows them");
+  line.example("katt sweep attention --seq 64k --dry-run",
+               "points, rows, memory and time; nothing is measured");
+  line.example("katt sweep experiments/attention_tiling/sweep.toml -o results/tiling.h5",
+               "a sweep from a file");
+  line.example("katt sweep attention --seq 1024 --candidate ./mine.so -o results/mine.h5",
+               "a kernel of yours beside ours");
+  MeasureOptions measuring(line, invocation, request);
+  if (!line.parse(invocation)) return 0;
+  if (const auto& rule = line.text("--score-rule-file")) {  // its rule is a value of an axis
+    for (const bench::SweepEntry& entry : request.entries) entry.op->add_rule(*rule);
+  }
   measuring.apply(request);
   const std::optional<int> device = measuring.device(request);
   request.settings.profile |= profile;
@@ -120,7 +120,7 @@ int sweep_command(const Invocation& invocation) {
   const bool by_all_ranks = ranks.size() > 1 && bench::is_collective(request.entries);
   if (by_all_ranks) bench::share_cores(ranks, request.entries);
   else if (ranks.size() > 1) bench::allow_all_processors();
-  bench::Progress progress(first ? stderr : nullptr);
+  bench::Progress progress(messages(), is_verbose());
   const bool tuned = bench::asks_for_tuning(request.entries);
   std::optional<std::filesystem::path> tuned_tiles;
   bench::Tuning tuning;
@@ -155,6 +155,7 @@ int sweep_command(const Invocation& invocation) {
                     "a new file, --resume or --overwrite");
     }
   });
+  tell_threads(bench::most_threads(request.entries));
   if (tuned && tuning.all().empty()) {
     progress.note("--tile auto: " +
                   (tuned_tiles ? tuned_tiles->string() : "the environment names no HOME, which") +

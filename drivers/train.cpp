@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -6,6 +7,7 @@
 #include "core/execution.hpp"
 #include "core/text.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "drivers/runtime/scratch.hpp"
 #include "drivers/training/train_options.hpp"
@@ -64,15 +66,16 @@ void print_summary(const Trained& trained, std::size_t peak_bytes, bool json) {
       summary.tokens_per_s, bench::human_bytes(static_cast<double>(peak_bytes)).c_str());
 }
 
-/// Prints the choice that met a budget.
-void print_costs(const training::Checkpointing& checkpointing) {
+/// Says the choice that met a budget.
+void tell_costs(const training::Checkpointing& checkpointing) {
   if (checkpointing.costs.empty()) return;
-  std::fprintf(stderr, "computed again: %s; measured a block:\n",
-               io::impl::printable(checkpointing.text).c_str());
+  tell("computed again: " + io::impl::printable(checkpointing.text) + "; measured a block:");
   for (const training::RecomputeCost& cost : checkpointing.costs) {
-    std::fprintf(stderr, "  %-9s%10s%10s\n", training::name_of(cost.part),
-                 bench::human_bytes(static_cast<double>(cost.bytes)).c_str(),
-                 bench::human_seconds(cost.time_s).c_str());
+    std::array<char, 96> text{};
+    std::snprintf(text.data(), text.size(), "  %-9s%10s%10s", training::name_of(cost.part),
+                  bench::human_bytes(static_cast<double>(cost.bytes)).c_str(),
+                  bench::human_seconds(cost.time_s).c_str());
+    tell(text.data());
   }
 }
 
@@ -107,7 +110,6 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   run.checkpointing = training::plan_checkpointing(exec, config, options, "--checkpoint-blocks",
                                                    line.checkpointing());
   options.recompute = run.checkpointing.recompute;
-  print_costs(run.checkpointing);
   check_fits("training",
              training::training_memory(exec, config, options).total() *
                  ranks_on_memory(options.groups.all.ranks_on_host(), line.model),
@@ -126,15 +128,20 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
     if (is_first) copy_companions(line, run.out);
   });
   if (is_first) {
-    tell(continues ? schedule_note(trainer.log(), options.schedule)
-                   : nn::parameters_note(line.model.folder));
+    tell_threads(line.model.threads);
+    tell_costs(run.checkpointing);
+    tell_note(continues ? schedule_note(trainer.log(), options.schedule)
+                        : nn::parameters_note(line.model.folder));
+    tell_more(line.model.resolved_text());
     const ranks::Layout& layout = options.groups.place.layout;
     const std::string shared = layout.ranks() > 1 ? ", " + std::to_string(layout.ranks()) +
                                                         " ranks: " + ranks::to_text(layout)
                                                   : "";
-    std::fprintf(stderr, "%.2f million parameters, %lld tokens of data, %s%s\n",
-                 static_cast<double>(whole.count()) / 1e6, static_cast<long long>(data.size()),
-                 std::string(name_of(options.dtype)).c_str(), shared.c_str());
+    std::array<char, 48> millions{};
+    std::snprintf(millions.data(), millions.size(), "%.2f",
+                  static_cast<double>(whole.count()) / 1e6);
+    tell(std::string(millions.data()) + " million parameters, " + std::to_string(data.size()) +
+         " tokens of data, " + std::string(name_of(options.dtype)) + shared);
   }
   const RunSummary summary =
       impl::run(trainer, data, run, stop_on_signals("stopping after this step"), scope);
@@ -145,7 +152,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
 
 int train_command(const Invocation& invocation) {
   TrainCommandLine line;
-  if (!line.parse(invocation.arguments)) return 0;
+  if (!line.parse(invocation)) return 0;
   line.check_output();
   const Runtime runtime(line.model.threads, line.model.device);
   return visit_backend(line.model.backend, line.model.threads, [&](const auto& exec) {

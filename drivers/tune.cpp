@@ -10,6 +10,7 @@
 #include "drivers/options/command_line.hpp"
 #include "drivers/options/measure_options.hpp"
 #include "drivers/runtime/commands.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/runtime.hpp"
 #include "io/outputs.hpp"
 #include "plan/forecast.hpp"
@@ -74,10 +75,11 @@ int tune_command(const Invocation& invocation) {
   if (is_replay) return replay_command(invocation);
   CommandLine line("katt tune",
                    "Find the fastest tiles of this machine, for --tile auto: katt tune OP [axes]");
-  bench::SweepRequest request = read_target(invocation);
+  bench::SweepRequest request;
   const std::optional<std::filesystem::path> usual = bench::usual_tuning_file();
   line.option("-o,--output",
-              "tuning file to update" + (usual ? " (default: " + usual->string() + ")" : ""));
+              "tuning file to update" + (usual ? " (default: " + usual->string() + ")" : ""),
+              files({".json"}));
   bool json = false;
   bool exhaustive = false;
   line.flag("--json", json, "print the tiles as the JSON of a tuning file");
@@ -85,11 +87,17 @@ int tune_command(const Invocation& invocation) {
             "measure every tile until its time is known, as a sweep does (--rounds does, too)");
   line.option("--results",
               "new file to keep what was measured in: NAME.json in the T4 format of tuners, any "
-              "other name a result file (HDF5)");
+              "other name a result file (HDF5)",
+              files({".json", ".h5"}));
   line.option("--replay",
-              "result file of every tile to replay the race on, see katt tune --replay --help");
-  MeasureOptions measuring(line, request);
-  if (!line.parse(invocation.arguments)) return 0;
+              "result file of every tile to replay the race on, see katt tune --replay --help",
+              files({".h5"}));
+  line.example("katt tune attention --seq 2048 --dtype f32,bf16",
+               "the fastest tile of each variant and dtype, for sweeps with --tile auto");
+  line.example("katt tune linear --results linear.json -o mine.json",
+               "into a tuning file of your own, and all that was measured in the T4 format");
+  MeasureOptions measuring(line, invocation, request);
+  if (!line.parse(invocation)) return 0;
   measuring.apply(request);
   request.settings.race = !exhaustive && request.settings.rounds == 0;
   const std::optional<int> device = measuring.device(request);
@@ -131,7 +139,8 @@ int tune_command(const Invocation& invocation) {
     bench::Tuning::update(path, tiles);
     if (t4) t4->add(planned, rows);
   };
-  bench::Progress progress(stderr);
+  tell_threads(bench::most_threads(request.entries));
+  bench::Progress progress(messages(), is_verbose());
   const bench::SweepSummary summary =
       bench::run_sweep(invocation.registry, request, plan, options, progress,
                        stop_on_signals("stopping after this kernel"));

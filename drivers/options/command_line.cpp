@@ -1,14 +1,17 @@
 #include "drivers/options/command_line.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 #include <list>
 #include <map>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "plan/axes.hpp"
 
 namespace katt::impl {
@@ -30,6 +33,9 @@ struct CommandLine::Impl {
   std::vector<std::string> known;  ///< option names, for suggestions
   std::list<std::optional<std::string>> values;
   std::map<std::string, std::optional<std::string>*> by_name;
+  std::map<const CLI::Option*, Values> completed;
+  std::string footer, examples;
+  bool verbose = false, quiet = false;
 };
 
 CommandLine::CommandLine(const std::string& name, const std::string& description)
@@ -37,28 +43,36 @@ CommandLine::CommandLine(const std::string& name, const std::string& description
   impl_->app.name(name);
   impl_->app.description(description);
   impl_->app.get_formatter()->column_width(30);
+  flag("-v,--verbose", impl_->verbose, "say more: what was resolved, and every variant that ran");
+  flag("-q,--quiet", impl_->quiet, "say nothing but errors and results");
 }
 
 CommandLine::~CommandLine() = default;
 
-void CommandLine::add(const std::string& names, const std::string& help, const std::string& group) {
+void CommandLine::add(const std::string& names, const std::string& help, Values values,
+                      const std::string& group) {
   std::optional<std::string>& value = impl_->values.emplace_back();
   for (const std::string& name : bench::split(names, ',')) impl_->by_name[name] = &value;
-  impl_->app
-      .add_option_function<std::string>(
-          names, [&value](const std::string& text) { value = text; }, help)
-      ->type_name("")
-      ->group(group);
+  CLI::Option* const added = impl_->app.add_option_function<std::string>(
+      names, [&value](const std::string& text) { value = text; }, help);
+  added->type_name("")->group(group);
+  impl_->completed[added] = std::move(values);
 }
 
-void CommandLine::positionals(const std::string& name, std::vector<std::string>& values,
-                              const std::string& help) {
-  impl_->app.add_option(name, values, help)->type_name("");
+void CommandLine::positional(const std::string& name, const std::string& help, Values values) {
+  add(name, help, std::move(values), "");
 }
 
-void CommandLine::option(const std::string& names, const std::string& help,
+void CommandLine::positionals(const std::string& name, std::vector<std::string>& given,
+                              const std::string& help, Values values) {
+  CLI::Option* const added = impl_->app.add_option(name, given, help);
+  added->type_name("");
+  impl_->completed[added] = std::move(values);
+}
+
+void CommandLine::option(const std::string& names, const std::string& help, Values values,
                          const std::string& group) {
-  add(names, help, group);
+  add(names, help, std::move(values), group);
   for (const std::string& name : bench::split(names, ',')) impl_->known.push_back(name);
 }
 
@@ -67,15 +81,60 @@ void CommandLine::flag(const std::string& names, bool& value, const std::string&
   for (const std::string& name : bench::split(names, ',')) impl_->known.push_back(name);
 }
 
-void CommandLine::footer(const std::string& text) { impl_->app.footer(text); }
+void CommandLine::footer(const std::string& text) { impl_->footer += text + "\n"; }
 
-bool CommandLine::parse(std::span<const std::string> arguments) {
+void CommandLine::example(const std::string& command, const std::string& what) {
+  impl_->examples += "  " + command + "\n      " + what + "\n";
+}
+
+std::string CommandLine::first_positional(std::span<const std::string> arguments) const {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string argument = normalised(arguments[i]);
+    if (!argument.starts_with("-")) return argument;
+    if (argument.find('=') != std::string::npos) continue;
+    const CLI::Option* const known = impl_->app.get_option_no_throw(argument);
+    const bool is_flag = known != nullptr && known->get_items_expected_max() == 0;
+    if (!is_flag) ++i;
+  }
+  return {};
+}
+
+void CommandLine::print_candidates(std::span<const std::string> words) const {
+  CompletedCommand command;
+  for (const CLI::Option* option : std::as_const(impl_->app).get_options()) {
+    const auto found = impl_->completed.find(option);
+    Values values = found == impl_->completed.end() ? Values() : found->second;
+    if (option->get_positional()) {
+      command.repeats = option->get_items_expected_max() > 1;
+      command.positionals.push_back(std::move(values));
+    } else if (!option->get_group().empty()) {  // hidden ones have no group
+      CompletedOption& added = command.options.emplace_back();
+      for (const std::string& name : option->get_snames()) added.names.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) added.names.push_back("--" + name);
+      added.takes_value = option->get_items_expected_max() > 0;
+      added.values = std::move(values);
+    }
+  }
+  std::vector<std::string> normal;
+  for (const std::string& word : words) normal.push_back(normalised(word));
+  for (const std::string& one : candidates(command, normal)) std::printf("%s\n", one.c_str());
+}
+
+bool CommandLine::parse(const Invocation& invocation) {
+  if (invocation.completes) {
+    print_candidates(invocation.arguments);
+    return false;
+  }
   std::vector<std::string> reversed;  // CLI11 takes the last one first
-  for (const std::string& argument : arguments) reversed.push_back(normalised(argument));
+  for (const std::string& argument : invocation.arguments) {
+    reversed.push_back(normalised(argument));
+  }
   std::reverse(reversed.begin(), reversed.end());
   try {
     impl_->app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
+    impl_->app.footer(impl_->footer + (impl_->footer.empty() ? "" : "\n") + "Examples:\n" +
+                      impl_->examples);
     std::cout << impl_->app.help();
     return false;
   } catch (const CLI::ExtrasError&) {
@@ -104,6 +163,10 @@ bool CommandLine::parse(std::span<const std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     throw InputError(impl_->app.get_name() + ": " + error.what());
   }
+  if (impl_->verbose && impl_->quiet) {
+    throw InputError("--verbose and --quiet exclude each other, expected one of them");
+  }
+  set_volume(impl_->verbose ? Volume::verbose : impl_->quiet ? Volume::quiet : Volume::usual);
   return true;
 }
 

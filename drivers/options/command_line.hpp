@@ -7,13 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "drivers/options/completion.hpp"
+#include "drivers/runtime/commands.hpp"
+
 namespace katt::impl {
 
 /// Larger counts are typing errors.
 inline constexpr std::int64_t largest_count = 1 << 24;
 
 /// The options of one subcommand. Values are texts: what they mean is checked where it is known,
-/// with the same messages as for a file. Options may be spelled with '_' for '-'.
+/// with the same messages as for a file. Options may be spelled with '_' for '-'. Every command has
+/// --help, --verbose and --quiet (drivers/runtime/messages.hpp).
 class CommandLine {
  public:
   /// `name` as in "katt sweep".
@@ -22,21 +26,33 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  void positional(const std::string& name, const std::string& help) { add(name, help, ""); }
+  /// `values`: those that a shell offers.
+  void positional(const std::string& name, const std::string& help, Values values = {});
   /// Any number of positional arguments.
-  void positionals(const std::string& name, std::vector<std::string>& values,
-                   const std::string& help);
+  void positionals(const std::string& name, std::vector<std::string>& given,
+                   const std::string& help, Values values = {});
   /// `names` as in "-o,--output".
   void option(const std::string& names, const std::string& help,
+              const std::string& group = "Options") {
+    option(names, help, Values(), group);
+  }
+  void option(const std::string& names, const std::string& help, Values values,
               const std::string& group = "Options");
   void flag(const std::string& names, bool& value, const std::string& help);
 
   /// Text below the list of options in the help.
   void footer(const std::string& text);
+  /// A command that the help ends with, and what it does.
+  void example(const std::string& command, const std::string& what);
 
-  /// Fills the values in. Returns false when the user asked for help, and it was printed. Throws
-  /// InputError for all arguments other than the options above.
-  [[nodiscard]] bool parse(std::span<const std::string> arguments);
+  /// The first argument that is neither an option nor the value of one, as far as the options are
+  /// known: the others take a value. Empty where there is none.
+  [[nodiscard]] std::string first_positional(std::span<const std::string> arguments) const;
+
+  /// Fills the values in and sets the volume of messages. Returns false when the user asked for
+  /// help, or a shell for candidates, and they were printed. Throws InputError for all arguments
+  /// other than the options above.
+  [[nodiscard]] bool parse(const Invocation& invocation);
 
   /// The text of an option, by any of its names; empty where it was not given, or there is none of that name.
   [[nodiscard]] const std::optional<std::string>& text(const std::string& name) const;
@@ -54,7 +70,9 @@ class CommandLine {
   [[nodiscard]] std::string suggestion(const std::string& name) const;
 
  private:
-  void add(const std::string& names, const std::string& help, const std::string& group);
+  void add(const std::string& names, const std::string& help, Values values,
+           const std::string& group);
+  void print_candidates(std::span<const std::string> words) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -12,11 +12,6 @@
 
 namespace katt::impl {
 
-/// The request of a command line's operator or sweep file, before the options are read, because the
-/// options are the axes of the operator. Throws InputError when the target is unknown; empty with
-/// --help alone.
-[[nodiscard]] bench::SweepRequest read_target(const Invocation& invocation);
-
 /// True when a request names the backend, or the backend is its default.
 [[nodiscard]] bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend);
 
@@ -24,8 +19,11 @@ namespace katt::impl {
 /// settings of the measuring contract.
 class MeasureOptions {
  public:
-  /// Adds the options, and the target, to a command line, and must live as long as it.
-  MeasureOptions(CommandLine& line, const bench::SweepRequest& request);
+  /// Adds the options and the target to a command line that has all its flags, and must live as
+  /// long as it. The axes of the operator are options, so it reads the operator or the sweep file
+  /// into `request` first: nothing with --help alone, or where a shell asks before there is one.
+  /// Throws InputError when the target is unknown.
+  MeasureOptions(CommandLine& line, const Invocation& invocation, bench::SweepRequest& request);
 
   /// Puts the typed values into the request. Throws InputError of one line.
   void apply(bench::SweepRequest& request) const;
@@ -37,7 +35,7 @@ class MeasureOptions {
  private:
   using Names = std::vector<std::string>;
   void add(Names& options, const std::string& key, const std::string& alias,
-           const std::string& help, const char* group);
+           const std::string& help, const char* group, Values values = {});
 
   CommandLine& line_;
   bool cold_ = false, untrusted_ = false;

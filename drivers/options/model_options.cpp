@@ -1,7 +1,6 @@
 #include "drivers/options/model_options.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "core/devices.hpp"
 #include "core/error.hpp"
@@ -9,14 +8,14 @@
 #include "drivers/runtime/runtime.hpp"
 #include "machine/machine.hpp"
 #include "plan/axes.hpp"
-#include "ranks/communicator.hpp"
 
 namespace katt::impl {
 
 void ModelOptions::add_to(CommandLine& line) {
-  line.option("--model", "folder of a Hugging Face LLaMA; with config.json alone, a random model");
-  line.option("--dtype", "f32 (default), f16 or bf16: of weights and activations");
-  line.option("--backend", "openmp, serial or cuda");
+  line.option("--model", "folder of a Hugging Face LLaMA; with config.json alone, a random model",
+              folders());
+  line.option("--dtype", "f32 (default), f16 or bf16: of weights and activations", dtype_values());
+  line.option("--backend", "openmp, serial or cuda", backend_values());
   line.option("--device", device_help);
   line.option("--threads", "host threads (default: every core)");
   line.option("--seed", "seed of all that is random (default: 0)");
@@ -32,16 +31,27 @@ void ModelOptions::resolve(const CommandLine& line, const std::string& usage) {
   seed = seed_option(line.text("--seed"), 0);
 }
 
+std::string ModelOptions::resolved_text() const {
+  const nn::LlamaConfig config = nn::read_config(folder);
+  std::string text =
+      folder.string() + ": " +
+      bench::counted_text(static_cast<std::size_t>(config.num_hidden_layers), "layer") + " of " +
+      std::to_string(config.hidden_size) + ", " +
+      bench::counted_text(static_cast<std::size_t>(config.num_attention_heads), "head") +
+      ", vocabulary of " + std::to_string(config.vocab_size) + "; " + std::string(name_of(dtype)) +
+      " on " + bench::device_name(backend);
+  if (const int used = bench::resolved_threads(backend, threads); used > 0) {
+    text += ", " + bench::counted_text(static_cast<std::size_t>(used), "thread");
+  }
+  return text;
+}
+
 std::vector<std::int64_t> parse_tokens(const std::string& text, const std::string& where) {
   std::vector<std::int64_t> tokens;
   for (const std::string& part : bench::split(text, ',')) {
     tokens.push_back(bench::parse_count(where, part, 0, largest_count));
   }
   return tokens;
-}
-
-void tell(const std::string& note) {
-  if (!note.empty() && ranks::world().rank() == 0) std::fprintf(stderr, "katt: %s\n", note.c_str());
 }
 
 void check_fits(const std::string& what, std::size_t bytes, Backend backend) {

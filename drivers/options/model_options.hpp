@@ -28,14 +28,13 @@ struct ModelOptions {
   void add_to(CommandLine& line);
   /// Reads the texts. Throws InputError; `usage` says how the command is called.
   void resolve(const CommandLine& line, const std::string& usage);
+  /// "DIR: 4 layers, …; f32 on openmp, 2 threads": what runs, for --verbose.
+  [[nodiscard]] std::string resolved_text() const;
 };
 
 /// "1,2,3" as token ids. Throws InputError that names their place.
 [[nodiscard]] std::vector<std::int64_t> parse_tokens(const std::string& text,
                                                      const std::string& where = "--tokens");
-
-/// A line on stderr, of rank 0: what a user should know of a run that goes on. None where it is empty.
-void tell(const std::string& note);
 
 /// Number of ranks of a host that share the memory of a rank: all of them share the host's memory,
 /// the ranks on the same device share its memory.

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/build_info.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "machine/affinity.hpp"
 #include "machine/machine.hpp"
 #include "measure/ceilings.hpp"
@@ -11,17 +12,14 @@
 
 namespace katt::impl {
 
-void print_profile(io::Profile& profile, Backend backend, int threads, Dtype dtype,
-                   std::FILE* out) {
+void tell_profile(io::Profile& profile, Backend backend, int threads, Dtype dtype) {
   const int resolved = bench::resolved_threads(backend, threads);
   {
     const bench::Bound bound(resolved);
     bench::hold_against(profile, bench::measure_ceilings(backend, resolved), backend, resolved,
                         dtype);
   }
-  for (const std::string& line : bench::table_lines(profile)) {
-    std::fprintf(out, "%s\n", line.c_str());
-  }
+  for (const std::string& line : bench::table_lines(profile)) tell(line);
 }
 
 void describe_run(io::TensorFile& file, const char* kind, Backend backend, int threads, Dtype dtype,

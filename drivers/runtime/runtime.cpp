@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 #include <limits>
 
@@ -11,6 +10,7 @@
 
 #include "core/devices.hpp"
 #include "core/text.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/surroundings.hpp"
 #include "io/atomic_file.hpp"
 #include "machine/machine.hpp"
@@ -32,10 +32,6 @@ Backend default_backend() {
 }  // namespace
 
 Runtime::Runtime(int threads, std::optional<int> device) {
-  if (const int cores = bench::machine().cores; threads > cores && ranks::world().rank() == 0) {
-    std::fprintf(stderr, "warning: %d threads on %d processor%s: they wait for each other\n",
-                 threads, cores, cores == 1 ? "" : "s");
-  }
   if (!Kokkos::is_initialized()) {
     if (device) devices::choose(*device);
     // Kokkos would abort the program; this build is of no use without a device.
@@ -60,10 +56,18 @@ Runtime::~Runtime() {
   if (owner_) Kokkos::finalize();
 }
 
+void tell_threads(int threads) {
+  const int cores = bench::machine().cores;
+  if (threads <= cores) return;
+  tell("warning: " + std::to_string(threads) + " threads on " +
+       bench::counted_text(static_cast<std::size_t>(cores), "processor") +
+       ": they wait for each other");
+}
+
 const std::atomic<bool>& stop_on_signals(const char* word) {
   static std::atomic<bool> requested{false};
   static std::string said;
-  if (ranks::world().rank() == 0) said = std::string("\n") + word + "; again to stop now\n";
+  if (messages() != nullptr) said = std::string("\n") + word + "; again to stop now\n";
   const auto on_signal = [](int signal) {
     if (!requested.exchange(true)) {
       [[maybe_unused]] const auto written = write(STDERR_FILENO, said.data(), said.size());

@@ -26,6 +26,9 @@ class Runtime {
   bool owner_ = false;
 };
 
+/// Warns of more host threads than processors. Call it once the input is checked.
+void tell_threads(int threads);
+
 /// From here on the first SIGINT or SIGTERM sets the returned flag and prints `word` on stderr
 /// ("stopping after this kernel"), and the program ends in order; a second signal kills it.
 [[nodiscard]] const std::atomic<bool>& stop_on_signals(const char* word);

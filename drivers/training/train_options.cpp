@@ -1,6 +1,7 @@
 #include "drivers/training/train_options.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -22,17 +23,19 @@ constexpr std::size_t max_config_bytes = 1 << 20;
 
 TrainCommandLine::TrainCommandLine()
     : line_("katt train", "Train a LLaMA: AdamW, accumulation, mixed precision, checkpointing") {
-  const auto add = [&](const char* name, const char* help) { line_.option(name, help); };
+  const auto add = [&](const char* name, const char* help, Values values = {}) {
+    line_.option(name, help, std::move(values));
+  };
   model.add_to(line_);
-  add("--config", "TOML file with any of these options by name, e.g. batch = 4");
-  add("--data", "HDF5 file with token ids, dataset tokens (N)");
-  add("--text", "any file, a token a byte");
+  add("--config", "TOML file with any of these options by name, e.g. batch = 4", files({".toml"}));
+  add("--data", "HDF5 file with token ids, dataset tokens (N)", files({".h5"}));
+  add("--text", "any file, a token a byte", files({""}));
   add("--steps", "steps of the whole run");
   add("--batch", "rows of a microbatch (default: 1)");
   add("--seq", "tokens of a row (default: 128)");
   add("--accumulation", "microbatches of a step (default: 1)");
   add("--lr", "learning rate (default: 1e-3)");
-  add("--schedule", "constant (default) or cosine");
+  add("--schedule", "constant (default) or cosine", one_of({"constant", "cosine"}));
   add("--warmup", "steps over which the rate rises (default: 0)");
   add("--min-lr", "rate at the end of a cosine (default: 0)");
   add("--beta1", "AdamW (default: 0.9)");
@@ -44,13 +47,15 @@ TrainCommandLine::TrainCommandLine()
   add("--growth-interval", "good steps after which a dynamic scale grows (default: 200)");
   add("--growth-factor", "by which a dynamic scale grows, more than 1 (default: 2)");
   add("--backoff-factor", "of a dynamic scale when a gradient is not finite (default: 0.5)");
-  add("--master-dtype", "of what the optimizer updates: f32 (default), or that of --dtype");
+  add("--master-dtype", "of what the optimizer updates: f32 (default), or that of --dtype",
+      dtype_values());
   add("--ternary",
       "1: the projections of the blocks are ternary, BitNet b1.58 (default: as config.json says)");
   add("--checkpoint-blocks",
-      "computed again backward: all, none, cheap, every:K, 0,2,5, n1:8,product:3 or budget:BYTES");
-  add("--out", "folder to write the trained model to, and all that --resume needs");
-  add("--log", "HDF5 file with loss, grad_norm, lr and time_s of every step");
+      "computed again backward: all, none, cheap, every:K, 0,2,5, n1:8,product:3 or budget:BYTES",
+      one_of({"all", "none", "cheap", "every:", "budget:"}));
+  add("--out", "folder to write the trained model to, and all that --resume needs", folders());
+  add("--log", "HDF5 file with loss, grad_norm, lr and time_s of every step", files({".h5"}));
   add("--save-every", "steps between saves (default: 0, at the end only)");
   add("--save-shards",
       "files that a save is written to, by as many ranks at once (default: one for each 2 GiB of "
@@ -66,10 +71,17 @@ TrainCommandLine::TrainCommandLine()
       "data "
       "parallel; --batch x --accumulation rows make a step in every layout.\n"
       "SIGTERM and SIGINT save and stop after the step.");
+  line_.example("katt train --model DIR --text FILE --steps 300 --dtype bf16 --out TUNED",
+                "fine-tune on the bytes of a file");
+  line_.example("katt train --model DIR --data FILE.h5 --steps 300 --out TUNED --resume",
+                "go on where the run was stopped or killed");
+  line_.example(
+      "mpirun -n 4 katt train --model DIR --text FILE --steps 300 --batch 2 --tensor 2 --zero 1",
+      "two replicas of a model in two parts");
 }
 
-bool TrainCommandLine::parse(std::span<const std::string> arguments) {
-  if (!line_.parse(arguments)) return false;
+bool TrainCommandLine::parse(const Invocation& invocation) {
+  if (!line_.parse(invocation)) return false;
   read_config();
   model.resolve(line_, train_usage);
   layout.resolve(line_);

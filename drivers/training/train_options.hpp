@@ -14,8 +14,8 @@ class TrainCommandLine {
  public:
   TrainCommandLine();
 
-  /// Returns false when the user asked for help. Throws InputError.
-  [[nodiscard]] bool parse(std::span<const std::string> arguments);
+  /// As CommandLine::parse().
+  [[nodiscard]] bool parse(const Invocation& invocation);
 
   ModelOptions model;
   LayoutOptions layout;

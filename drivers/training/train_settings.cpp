@@ -87,7 +87,6 @@ RunOptions TrainCommandLine::run_options() const {
           .save_shards = static_cast<int>(line_.count("--save-shards", 1, 0)),
           .out = line_.text("--out").value_or(""),
           .log = line_.text("--log").value_or(""),
-          .progress = ranks::world().rank() == 0 ? stderr : nullptr,
           .profile = profile_,
           .backend = model.backend,
           .threads = model.threads};

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <list>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "core/execution.hpp"
 #include "core/stopwatch.hpp"
 #include "core/text.hpp"
+#include "drivers/runtime/messages.hpp"
 #include "drivers/runtime/model_profile.hpp"
 #include "drivers/training/train_options.hpp"
 #include "io/hdf5/case_file.hpp"
@@ -34,7 +36,7 @@ using training::TrainOptions;
 /// second.
 class ProgressLine {
  public:
-  ProgressLine(std::FILE* out, std::int64_t steps) : out_(out), steps_(steps) {}
+  explicit ProgressLine(std::int64_t steps) : out_(messages()), steps_(steps) {}
 
   void show(const StepLog& step, std::int64_t done, double tokens_per_s, double left_s) {
     if (out_ == nullptr) return;
@@ -68,9 +70,9 @@ class Saver {
   /// Saves, and reports a failure.
   void save() {
     const std::string failure = attempt();
-    if (failure.empty() || options_.progress == nullptr) return;
-    std::fprintf(options_.progress, "step %lld is not saved: %s; the next save tries again\n",
-                 static_cast<long long>(trainer_.steps()), failure.c_str());
+    if (failure.empty()) return;
+    tell("step " + std::to_string(trainer_.steps()) + " is not saved: " + failure +
+         "; the next save tries again");
   }
 
   /// Saves, tries again after a failure, and throws std::runtime_error that says what is on disk.
@@ -185,7 +187,7 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
   const TrainOptions& training = trainer.options();
   const double step_tokens =
       static_cast<double>(training.shape.tokens()) * static_cast<double>(training.accumulation);
-  ProgressLine progress(options.progress, options.steps);
+  ProgressLine progress(options.steps);
   Saver<Exec> saver(trainer, options);
   RunSummary summary;
   const std::int64_t first = trainer.steps();
@@ -214,9 +216,7 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
   summary.peak_bytes = scope.peak_bytes();
   if (ranks.rank() == 0 && options.profile && trainer.steps() > first) {
     io::Profile profile = profiler.mean(trainer.steps() - first, profiled_s);
-    if (options.progress != nullptr) {
-      print_profile(profile, options.backend, options.threads, training.dtype, options.progress);
-    }
+    tell_profile(profile, options.backend, options.threads, training.dtype);
     if (!options.log.empty()) {
       write_log(options.log, trainer.log(), training, options, profile);
     }

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -29,8 +28,7 @@ struct RunOptions {
   std::filesystem::path out;    ///< folder of the checkpoint; empty: none
   std::filesystem::path log;    ///< HDF5 file; empty: none
   training::Checkpointing checkpointing{};  ///< for the log
-  std::FILE* progress = nullptr;
-  bool profile = false;               ///< write a profile of a step, on `progress` and in the log
+  bool profile = false;               ///< say a profile of a step, and put it into the log
   Backend backend = Backend::openmp;  ///< backend of the trainer, for the profile
   int threads = 0;
 };

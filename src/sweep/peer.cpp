@@ -46,15 +46,14 @@ nlohmann::json open_request(const Operator& op, const Point& point, const Foreig
           {"parameters", foreign.parameters}};
 }
 
-/// The names of the peers that scripts/peers installs.
+PeerEntry skipped(std::string reason) { return {Status::skipped(std::move(reason)), nullptr, 0}; }
+
+}  // namespace
+
 const std::vector<std::string>& installed_peers() {
   static const std::vector<std::string> names = split(KATT_PEERS, ',');
   return names;
 }
-
-PeerEntry skipped(std::string reason) { return {Status::skipped(std::move(reason)), nullptr, 0}; }
-
-}  // namespace
 
 Peers::Peers(const Settings& settings, const StopFlag& stop)
     : program_(settings.peer_program.empty() ? usual_peer_program()

@@ -66,6 +66,9 @@ class Peers {
   std::map<std::string, std::string> about_;
 };
 
+/// The names of the peers that scripts/peers can install.
+[[nodiscard]] const std::vector<std::string>& installed_peers();
+
 /// Throws InputError for a peer that scripts/peers does not install, with the nearest that it does;
 /// another program of the settings may run any.
 void check_peers(const SweepRequest& request);

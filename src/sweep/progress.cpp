@@ -165,7 +165,7 @@ void Progress::finished(const PlannedCase& planned, std::span<const RowResult> r
                                        static_cast<double>(configs_left_));
   }
   note(line);
-  tell_reasons(rows);
+  is_verbose_ ? tell_rows(rows) : tell_reasons(rows);
   for (const RowResult& row : rows) {
     if (row.profile.runs > 0) note("    " + config_text(row) + ": " + shares_text(row.profile));
   }
@@ -181,6 +181,21 @@ void Progress::tell_reasons(std::span<const RowResult> rows) {
     if (!told_.insert(kind).second) continue;
     note(told_.size() > most ? "    further reasons are in the column reason"
                              : "    " + config_text(row) + " skipped: " + row.status.reason());
+  }
+}
+
+void Progress::tell_rows(std::span<const RowResult> rows) {
+  for (const RowResult& row : rows) {
+    std::string line = "    " + config_text(row) + ": ";
+    if (!row.is_sound()) {
+      note(line + row.status_name() + ": " + row.reason());
+      continue;
+    }
+    line += human_seconds(row.time_s.median) + " " + width_text(row.time_s.relative_half_width());
+    if (!row.baseline && std::isfinite(row.speedup.median)) {
+      line += ", " + fixed(row.speedup.median, 2) + "x " + std::string(baseline_name(rows));
+    }
+    note(line + ", " + counted_text(row.samples_s.size(), "sample"));
   }
 }
 

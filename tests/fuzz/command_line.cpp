@@ -15,13 +15,16 @@ KATT_FUZZ_MUTATOR(katt::test::damage_text)
 
 namespace {
 
+katt::impl::Invocation invocation_of(const std::vector<std::string>& words) {
+  return {.registry = fuzz::registry(), .arguments = words};
+}
+
 void measure(const std::vector<std::string>& words) {
-  const katt::impl::Invocation invocation{
-      .registry = fuzz::registry(), .arguments = words, .command = ""};
-  katt::bench::SweepRequest request = katt::impl::read_target(invocation);
+  const katt::impl::Invocation invocation = invocation_of(words);
+  katt::bench::SweepRequest request;
   katt::impl::CommandLine line("katt sweep", "");
-  katt::impl::MeasureOptions options(line, request);
-  if (!line.parse(words)) return;
+  katt::impl::MeasureOptions options(line, invocation, request);
+  if (!line.parse(invocation)) return;
   options.apply(request);
   static_cast<void>(options.device(request));
   fuzz::plan(request);
@@ -29,7 +32,7 @@ void measure(const std::vector<std::string>& words) {
 
 void train(const std::vector<std::string>& words) {
   katt::impl::TrainCommandLine line;
-  if (!line.parse(words)) return;
+  if (!line.parse(invocation_of(words))) return;
   static_cast<void>(line.options());
   static_cast<void>(line.run_options());
   static_cast<void>(line.checkpointing());

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from katt_report.commands import NAMES
-from katt_report.commands.parser import meant
+from katt_report.commands.parser import Parser, meant
 from katt_report.errors import InputError
 from katt_report.text import printable
 
@@ -17,6 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files, and a terminal that cannot show µ or ×
             stream.reconfigure(errors="backslashreplace")
+    if arguments[:1] == ["complete"]:
+        return _complete(arguments[1:])
     try:
         named = bool(arguments) and arguments[0] in NAMES
         if not named and len(arguments) > 1 and not Path(arguments[0]).exists():
@@ -40,6 +42,16 @@ def main(arguments: list[str] | None = None) -> int:
         name = error.filename or "standard output"
         print(f"katt-report: {printable(f'{name}: cannot be written ({error.strerror})')}", file=sys.stderr)
         return 1
+
+
+def _complete(words: list[str]) -> int:
+    """Prints the candidates for the last word, for a shell (katt_report.commands.completion)."""
+    named = len(words) > 1 and words[0] in NAMES
+    if len(words) == 1:
+        print("".join(f"{name}\n" for name in NAMES if name.startswith(words[0])), end="")
+    Parser.completes = True
+    import_module(f"katt_report.commands.{words[0] if named else 'report'}").run(words[1:] if named else words)
+    return 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from katt_report.calibration import runs_of
 from katt_report.errors import InputError
 from katt_report.load import Results, merge, read, short_names
 from katt_report.logs import Log, read_log
+from katt_report.told import tell_more
 
 _LONGEST_S = 300
 
@@ -55,6 +56,8 @@ def _in_child(path: Path, name: str, reader):
     answer = pickle.loads(data)
     if isinstance(answer, InputError):
         raise answer
+    if answer:
+        tell_more(f"read {path}")
     return answer
 
 

@@ -10,6 +10,7 @@ def run(arguments: list[str]) -> int:
         prog="katt-report baselines",
         description="Lists the cases in which naive is too slow beside PyTorch eager; exit status 1 if one is not "
         "explained.",
+        examples={"katt-report baselines mine.h5 --limit 2": "cases in which naive takes twice as long as PyTorch eager"},
     )
     parser.add_argument("result", type=Path, metavar="RESULT.h5")
     parser.add_argument("--explained", type=Path, metavar="FILE.toml",

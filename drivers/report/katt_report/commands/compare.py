@@ -11,6 +11,10 @@ def run(arguments: list[str]) -> int:
         prog="katt-report compare",
         description="Compares two result files row by row; exit status 1 if anything became worse or was lost, 3 where "
         "the files do not tell.",
+        examples={
+            "katt-report compare old.h5 new.h5": "exit status 1 on a regression or a lost row, 3: cannot tell",
+            "katt-report compare old.h5 new.h5 --tolerance 0.1 --allow-lost": "slower by 10 % and fewer rows are no regression",
+        },
     )
     parser.add_argument("old", type=Path, metavar="OLD.h5")
     parser.add_argument("new", type=Path, metavar="NEW.h5")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
+from katt_report.told import tell
 
 
 def run(arguments: list[str]) -> int:
@@ -12,6 +13,10 @@ def run(arguments: list[str]) -> int:
         prog="katt-report export",
         description="Writes every column of the rows of result files, or every step of training logs, as CSV, JSON or "
         "Parquet, or the profiles of a file recorded with --profile as a trace for Perfetto and chrome://tracing.",
+        examples={
+            "katt-report export mine.h5 --csv mine.csv": "the rows for a spreadsheet",
+            "katt-report export mine.h5 --json - --only variant=flash,dtype=f32": "some rows, on standard output",
+        },
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, or logs")
     form = parser.add_mutually_exclusive_group(required=True)
@@ -50,7 +55,7 @@ def run(arguments: list[str]) -> int:
         data = {"csv": export.as_csv, "json": export.as_json, "parquet": export.as_parquet}[kind](table)
     if out:
         write_file(out, data)
-        print(f"{kind}: {out}")
+        tell(f"{kind}: {out}")
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

@@ -13,6 +13,7 @@ def run(arguments: list[str]) -> int:
         prog="katt-report fresh",
         description="Lists rows whose code has changed since they were measured, by machine and experiment: their share, "
         "their age and the files that changed. Comments and layout do not count.",
+        examples={"katt-report fresh results/": "rows whose code has changed since they were measured"},
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="DIR|FILE.h5")
     parser.add_argument("--source", type=Path, metavar="DIR",

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from katt_report.commands.parser import Parser
+from katt_report.told import tell
 
 
 def run(arguments: list[str]) -> int:
@@ -10,6 +11,7 @@ def run(arguments: list[str]) -> int:
         prog="katt-report history",
         description="Shows the speedup of every row over the commits that result files of one machine were measured "
         "at, and where it changed; several machines apart.",
+        examples={"katt-report history monday.h5 tuesday.h5 wednesday.h5 -o history": "speedups over commits, with change points"},
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="FILE",
                         help="result files of the same sweep, or folders of such files")  # fmt: skip
@@ -27,5 +29,5 @@ def run(arguments: list[str]) -> int:
         write_folder(options.output, lambda: history_report(found))
     print(table_text(found))
     if options.output:
-        print(f"report: {options.output / 'history.html'}")
+        tell(f"report: {options.output / 'history.html'}")
     return 0

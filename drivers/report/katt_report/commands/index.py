@@ -4,6 +4,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
+from katt_report.told import tell
 
 
 def run(arguments: list[str]) -> int:
@@ -11,6 +12,7 @@ def run(arguments: list[str]) -> int:
         prog="katt-report index",
         description="Writes DIR/README.md: a table of the machines and experiments in DIR/MACHINE/EXPERIMENT, each with "
         "its ratio, whether its rows are fresh, commit and date.",
+        examples={"katt-report index results": "writes results/README.md"},
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="results")
     parser.add_argument("--source", type=Path, metavar="DIR",
@@ -33,5 +35,5 @@ def run(arguments: list[str]) -> int:
         print(f"{path}: says another thing than the files; katt-report index {options.folder} makes it again")
         return 1
     write_file(path, index(options.folder, tree_of(options.source)).encode())
-    print(path)
+    tell(f"wrote {path}")
     return 0

@@ -4,11 +4,40 @@ import argparse
 import sys
 from difflib import get_close_matches
 
+from katt_report import told
+from katt_report.commands.completion import candidates
 from katt_report.text import printable
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Texts of several lines stay as they are."""
+
+    def _fill_text(self, text, width, indent):
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
-    """Complains in one line, with the option that was meant."""
+    """Complains in one line, with the option that was meant; every command has --verbose, --quiet and examples."""
+
+    completes = False
+    """A shell asks what may stand for the last argument: parse_args prints that and ends the program."""
+
+    def __init__(self, prog: str, description: str, examples: dict[str, str], more: str = ""):
+        """`examples`: command lines, and what each does. `more`: a text before them."""
+        shown = "".join(f"  {command}\n      {what}\n" for command, what in examples.items())
+        epilog = f"{more}\n\n" * bool(more) + f"Examples:\n{shown}"
+        super().__init__(prog=prog, description=description, epilog=epilog, formatter_class=_Formatter)
+        volume = self.add_mutually_exclusive_group()
+        volume.add_argument("-v", "--verbose", action="store_true", help="say more: the files that are read")
+        volume.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and results")
+
+    def parse_args(self, args=None, namespace=None):
+        if self.completes:
+            print("\n".join(candidates(self, args)))
+            raise SystemExit(0)
+        options = super().parse_args(args, namespace)
+        told.set_volume(told.VERBOSE if options.verbose else told.QUIET if options.quiet else told.USUAL)
+        return options
 
     def error(self, message):
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]

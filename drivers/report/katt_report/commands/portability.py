@@ -4,6 +4,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
+from katt_report.told import tell
 
 
 def run(arguments: list[str]) -> int:
@@ -11,6 +12,10 @@ def run(arguments: list[str]) -> int:
         prog="katt-report portability",
         description="Says how near one source comes to the limit of each machine, and to the best program there: the "
         "efficiencies by operator, pass and dtype, and Pennycook's P over the machines.",
+        examples={
+            "katt-report portability results -o portable": "one source on many machines: a page and figures",
+            "katt-report portability results --figure portability.png": "one figure, for a README",
+        },
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="FILE",
                         help="result files of several machines, or folders of such files")  # fmt: skip
@@ -41,5 +46,5 @@ def run(arguments: list[str]) -> int:
         write_file(figure, figure_file(found, parts, tree, figure.suffix))
     print(table_text(found))
     if options.output:
-        print(f"report: {options.output / 'portability.html'}")
+        tell(f"report: {options.output / 'portability.html'}")
     return 0

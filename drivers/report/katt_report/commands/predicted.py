@@ -11,6 +11,7 @@ def run(arguments: list[str]) -> int:
         prog="katt-report predicted",
         description="Compares the times that scripts/gpu_predictions wrote before a device was met with those that a "
         "sweep measured on it, row by row.",
+        examples={"katt-report predicted predicted.h5 measured.h5": "a line a row that was predicted and measured"},
     )
     parser.add_argument("predicted", type=Path, metavar="PREDICTED.h5")
     parser.add_argument("measured", type=Path, metavar="MEASURED.h5")

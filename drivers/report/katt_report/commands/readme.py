@@ -5,6 +5,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
+from katt_report.told import tell
 
 
 def run(arguments: list[str]) -> int:
@@ -12,6 +13,10 @@ def run(arguments: list[str]) -> int:
         prog="katt-report readme",
         description="Makes README.md of results/MACHINE/EXPERIMENT from experiments/EXPERIMENT/results.md or, without "
         "it, from a template of its own; fills the markers <!-- katt: FILE QUANTITY … --> of other documents.",
+        examples={
+            "katt-report readme results README.md docs/*.md": "fills the numbers in",
+            "katt-report readme --check results README.md": "exit status 1 where a number differs from the files",
+        },
     )
     parser.add_argument("places", nargs="+", type=Path, metavar="DIR|FILE.md",
                         help="an experiment's results, a folder above them, or a document")  # fmt: skip
@@ -45,7 +50,7 @@ def run(arguments: list[str]) -> int:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.write_text(text)
             os.replace(temporary, path)
-            print(path)
+            tell(f"wrote {path}")
     return 1 if differ else 0
 
 

@@ -1,15 +1,22 @@
 """`katt-report FILE…`: the report of result files or of logs."""
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
 from katt_report.commands.parser import Parser, meant
 from katt_report.errors import InputError
+from katt_report.told import tell
 
 PATIENCE_S = 10.0
 """Seconds after which a report that is not finished says how far it is, and again as often."""
+
+
+COMMANDS = """Commands, after which --help tells more:
+  judge    compare OLD.h5 NEW.h5   baselines RESULT.h5   calibration FILE.h5   predicted PREDICTED.h5 MEASURED.h5
+  export   export RESULT.h5 --csv OUT.csv
+  many     portability DIR         history FILE…         fresh DIR
+  publish  index DIR               readme DIR|FILE.md"""
 
 
 def run(arguments: list[str]) -> int:
@@ -17,9 +24,13 @@ def run(arguments: list[str]) -> int:
         prog="katt-report",
         description="Makes report.html, with its figures, from result files of katt sweep, or from logs of katt train "
         "and katt generate.",
-        epilog="katt-report compare OLD.h5 NEW.h5 judges one file against another, katt-report baselines RESULT.h5 "
-        "naive against PyTorch, katt-report export RESULT.h5 --csv OUT.csv writes the table for other programs, katt-report "
-        "fresh DIR lists rows whose code has changed since, katt-report calibration FILE.h5 judges intervals by repeats.",
+        examples={
+            "katt-report mine.h5": "mine-report/report.html: the answer first, then figures and tables",
+            "katt-report mine.h5 --table --baseline flash --only dtype=f32": "on the terminal",
+            "katt-report compare old.h5 new.h5": "exit status 1 on a regression",
+            "katt-report COMMAND --help": "more examples",
+        },
+        more=COMMANDS,
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
@@ -72,15 +83,16 @@ def run(arguments: list[str]) -> int:
         print("\n\n".join(f"{group.title}\n{text_table(group)}" for group in groups(results)))
         return 0
     lines = [text for title, lines in headline(results) for text in (f"{title}:", *(f"  {line}" for line in lines))]
-    tell = _teller()
-    return _finish(options, folder, lambda: write_folder(folder, lambda: report(results, options.formats, tell)), lines)
+    far = _teller()
+    return _finish(options, folder, lambda: write_folder(folder, lambda: report(results, options.formats, far)), lines)
 
 
 def _finish(options, folder: Path, write, lines: list[str]) -> int:
     if not options.table:
         write()
-        lines = [*lines, f"report: {folder / 'report.html'}"]
     print("\n".join(lines))
+    if not options.table:
+        tell(f"report: {folder / 'report.html'}")
     return 0
 
 
@@ -95,13 +107,13 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _teller():
-    """Says on stderr how far the figures are, once it takes long."""
+    """Says how far the figures are, once it takes long."""
     last = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def far(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last >= PATIENCE_S:
             last = time.monotonic()
-            print(f"katt-report: figure {done + 1} of {total}", file=sys.stderr, flush=True)
+            tell(f"katt-report: figure {done + 1} of {total}")
 
-    return tell
+    return far

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from katt_report.errors import InputError
 from katt_report.figures import style
 from katt_report.pages import markup
+from katt_report.told import tell_more
 
 FORMATS = ("png", "svg")
 """The formats in which figures are written by default."""
@@ -69,7 +70,8 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
             _remove_left(where)
         temporary, lock = _temporary(place)
         temporary.chmod(0o777 & ~_umask())
-        for name, data in make().items():
+        files = make()
+        for name, data in files.items():
             (temporary / name).write_bytes(data)
         if folder.exists():
             for file in temporary.iterdir():
@@ -78,6 +80,8 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
         else:
             os.rename(temporary, folder)
         temporary, created = None, []
+        for name in files:
+            tell_more(f"wrote {folder / name}")
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _FAILURES:
