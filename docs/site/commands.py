@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from katt_report.commands import NAMES as REPORT_COMMANDS
@@ -14,8 +15,10 @@ QUESTIONS = {  # what the reader wants when a command is the answer
     "sweep": "measure an operator over many points",
     "merge": "put result files together",
     "run": "run one operator on the tensors of a file",
+    "referee": "judge a kernel of others",
     "tune": "find the fastest tiles",
     "info": "what this build and this machine can run",
+    "completion": "complete commands and options in a shell",
     "logits": "logits of a LLaMA",
     "generate": "continue a prompt",
     "train": "train a LLaMA",
@@ -57,9 +60,12 @@ def commands_of(program: Path) -> list[str]:
 
 
 def command_page(program: Path, name: str) -> str:
-    """`katt NAME --help` as a page: its first lines, a table for each list of options, its last lines."""
+    """`katt NAME --help` as a page: its first lines, a table for each list of options, its last lines, its examples."""
     blocks, rows, title = [], [], "Options"
-    lines = output(str(program), name, "--help").rstrip().split("\n")
+    said, _, examples = output(str(program), name, "--help").partition("\nExamples:\n")
+    if not examples:
+        sys.exit(f"docs: katt {name} --help ends with no examples")
+    lines = said.rstrip().split("\n")
 
     def flush():
         if rows:
@@ -83,6 +89,7 @@ def command_page(program: Path, name: str) -> str:
     flush()
     if not any("`--help" in block or "--help`" in block for block in blocks):
         sys.exit(f"docs: katt {name} --help lists no option --help")
+    blocks.append("## Examples\n\n" + code(textwrap.dedent(examples)))
     return f"# katt {name}\n\n" + "\n".join(blocks)
 
 

@@ -203,7 +203,7 @@ def test_the_table_on_the_terminal(path, tmp_path, capsys, monkeypatch):
 
 
 def test_the_formats(files, tmp_path, capsys):
-    status, _, err = run(capsys, files["tiling"], "-o", tmp_path / "out", "--formats", "pdf", "--only", "variant=naive")
+    status, _, err = run(capsys, files["tiling"], "-o", tmp_path / "out", "--formats", "pdf", "--only", "variant=naive", "-q")
     assert (status, err) == (0, "")
     made = sorted(os.listdir(tmp_path / "out"))
     assert "report.html" in made and {name.rpartition(".")[2] for name in made} == {"html", "pdf"}
@@ -216,7 +216,7 @@ def test_progress(quick, files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("katt_report.commands.report.PATIENCE_S", 0.0)
     status, _, err = run(capsys, files["tiling"], "-o", tmp_path)
     assert status == 0
-    assert err.splitlines() == [f"katt-report: figure {n} of 4" for n in range(1, 5)]
+    assert err.splitlines() == [*(f"katt-report: figure {n} of 4" for n in range(1, 5)), f"report: {tmp_path}/report.html"]
 
 
 def test_several_groups_have_a_sentence_for_all(files, quick):

@@ -9,6 +9,7 @@ import sys
 import pytest
 import synthetic
 from katt_report import cli
+from katt_report.commands import NAMES
 from katt_report.pages.output import write_folder
 from test_load import DAMAGE, damage
 
@@ -33,9 +34,8 @@ def test_lies_beside_the_program():
 
 def test_report(quick, files, tmp_path, capsys):
     status, out, err = run(capsys, files["seqlen"], "-o", tmp_path / "deep" / "er" / "report")
-    assert (status, err) == (0, "")
-    assert "flash is " in out
-    assert out.splitlines()[-1] == f"report: {tmp_path}/deep/er/report/report.html"
+    assert (status, err) == (0, f"report: {tmp_path}/deep/er/report/report.html\n")
+    assert "flash is " in out and "report.html" not in out
     assert {"report.html", "speedup.png", "speedup.svg", "memory.png"} <= set(os.listdir(tmp_path / "deep/er/report"))
     assert os.listdir(tmp_path / "deep/er") == ["report"]
 
@@ -105,8 +105,7 @@ def test_what_was_meant(capsys, arguments, meant):
 def test_without_a_folder(quick, files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(capsys, files["rmsnorm"])
-    assert (status, err) == (0, "")
-    assert out.splitlines()[-1] == "report: rmsnorm-report/report.html"
+    assert (status, err) == (0, "report: rmsnorm-report/report.html\n")
     assert os.listdir(tmp_path) == ["rmsnorm-report"]
 
 
@@ -225,3 +224,45 @@ def test_as_a_program(files, repository):
     done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("no regression: 24 rows compared")
+
+
+def test_quiet_leaves_results_and_verbose_tells_the_files(quick, files, tmp_path, capsys):
+    usual = run(capsys, files["rmsnorm"], "-o", tmp_path / "out")
+    assert run(capsys, files["rmsnorm"], "-o", tmp_path / "out", "--quiet") == (0, usual[1], "")
+    status, out, err = run(capsys, files["rmsnorm"], "-o", tmp_path / "out", "--verbose")
+    assert (status, out) == usual[:2]
+    assert f"read {files['rmsnorm']}" in err.splitlines() and f"wrote {tmp_path}/out/report.html" in err.splitlines()
+    status, out, err = run(capsys, files["rmsnorm"], "--quiet", "--verbose")
+    assert (status, out, err.count("\n")) == (2, "", 1) and "not allowed with" in err
+    status, out, err = run(capsys, "none.h5", "--quiet")
+    assert (status, out, err.count("\n")) == (2, "", 1), "errors are said"
+
+
+@pytest.mark.parametrize("command", ["", *NAMES])
+def test_help_ends_with_examples(command, capsys):
+    status, out, err = run(capsys, *[command] * bool(command), "--help")
+    assert (status, err) == (0, "") and "--quiet" in out and "--verbose" in out
+    examples = out.partition("\nExamples:\n")[2].splitlines()
+    calls, meanings = examples[::2], examples[1::2]
+    assert calls and len(calls) == len(meanings) and all(line.startswith("      ") for line in meanings)
+    for call in calls:
+        assert call.startswith(f"  katt-report {command}".rstrip())
+        options = [word for word in call.split() if word.startswith("--") and word != "--help"]
+        assert not command or all(f"{option} " in out for option in options), call
+
+
+@pytest.mark.parametrize(("words", "offered"), [
+    ([""], {"compare", "export", ":files .h5"}),
+    (["ex"], {"export", ":files .h5"}),
+    (["export", "--pa"], {"--parquet"}),
+    (["export", "--csv", ""], {":files"}),
+    (["compare", "--metric", ""], {"auto", "speedup", "time"}),
+    (["compare", "--metric=s"], {"speedup"}),
+    (["compare", "old.h5", ""], {":files .h5"}),
+    (["mine.h5", "--fo"], {"--formats"}),
+    (["history", "-o", ""], {":folders"}),
+])  # fmt: skip
+def test_words_for_a_shell(words, offered, capsys):
+    status, out, err = run(capsys, "complete", *words)
+    assert (status, err) == (0, "") and offered <= set(out.splitlines())
+    assert len(offered) > 1 or offered == set(out.splitlines())

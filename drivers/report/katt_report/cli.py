@@ -50,7 +50,10 @@ def _complete(words: list[str]) -> int:
     if len(words) == 1:
         print("".join(f"{name}\n" for name in NAMES if name.startswith(words[0])), end="")
     Parser.completes = True
-    import_module(f"katt_report.commands.{words[0] if named else 'report'}").run(words[1:] if named else words)
+    try:
+        import_module(f"katt_report.commands.{words[0] if named else 'report'}").run(words[1:] if named else words)
+    finally:
+        Parser.completes = False
     return 0
 
 
