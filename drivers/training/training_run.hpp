@@ -28,8 +28,8 @@ struct RunOptions {
   std::filesystem::path out;    ///< folder of the checkpoint; empty: none
   std::filesystem::path log;    ///< HDF5 file; empty: none
   training::Checkpointing checkpointing{};  ///< for the log
-  bool profile = false;               ///< say a profile of a step, and put it into the log
-  Backend backend = Backend::openmp;  ///< backend of the trainer, for the profile
+  bool profile = false;                     ///< say a profile of a step, and put it into the log
+  Backend backend = Backend::openmp;        ///< backend of the trainer, for the profile
   int threads = 0;
 };
 
