@@ -65,7 +65,7 @@ _katt() {
   case $endings[1] in
     ('') ;;
     (/) _files -/ ;;
-    (*) _files -g "(${(j:|:)endings})" ;;
+    (*) _files -g "${(j: :)endings}" ;;
   esac
 }
 compdef _katt katt katt-report

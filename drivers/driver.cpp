@@ -97,11 +97,14 @@ int complete(std::span<const std::string> words, const bench::Registry& registry
     }
     return 0;
   }
-  for (const Command& command : commands()) {
-    if (command.name != words.front()) continue;
-    return command.run({.registry = registry, .arguments = words.subspan(1), .completes = true});
+  const std::vector<Command> all = commands();
+  const auto command = std::ranges::find(all, words.front(), &Command::name);
+  if (command == all.end()) return 0;
+  try {
+    return command->run({.registry = registry, .arguments = words.subspan(1), .completes = true});
+  } catch (const InputError&) {
+    return 0;  // what is typed so far makes no sense
   }
-  return 0;
 }
 
 /// A suggestion for an unknown command: "did you mean sweep? ".

@@ -88,10 +88,17 @@ Pass make_pass() {
     (spec.variant.empty() ? pass.inputs : pass.own).push_back(spec);
   }
   pass.outputs = specs<Typed::schema, Args>(true);
-  pass.variants = [](Backend backend) {
-    return visit_backend(backend, 0, []<class Exec>(const Exec&) {
-      return describe(Typed::template table<Exec>(Problem{}));
-    });
+  pass.variants = [](Backend backend) {  // no instance: Kokkos may not be initialised
+#if defined(KATT_HAS_CUDA)
+    if (backend == Backend::cuda) {
+      return describe(Typed::template table<Kokkos::Cuda>(Problem{}));
+    }
+#endif
+    if (!is_built(backend)) {
+      throw InputError("--backend " + std::string(name_of(backend)) +
+                       ": this build does not contain it");
+    }
+    return describe(Typed::template table<Host>(Problem{}));
   };
   pass.decide = [](Backend backend, int threads, const Tensors& tensors, const Config& config) {
     return visit_backend(
