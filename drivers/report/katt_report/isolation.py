@@ -11,7 +11,7 @@ from katt_report.calibration import runs_of
 from katt_report.errors import InputError
 from katt_report.load import Results, merge, read, short_names
 from katt_report.logs import Log, read_log
-from katt_report.told import tell_more
+from katt_report.text import tell_more
 
 _LONGEST_S = 300
 

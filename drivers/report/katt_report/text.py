@@ -1,8 +1,9 @@
-"""Text for people: bytes, seconds, rates, ratios, names of points, and strings of untrusted
-files."""
+"""Text for people: bytes, seconds, rates, ratios, names of points, strings of untrusted files, and what the program says
+on stderr."""
 
 import math
 import re
+import sys
 
 # Control characters, characters that change the direction of a line, and characters outside of
 # UTF-8 or XML.
@@ -141,3 +142,23 @@ def usual_value(column: list):
 def list_text(items: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+QUIET, USUAL, VERBOSE = range(3)
+_volume = USUAL
+
+
+def set_volume(volume: int) -> None:
+    """How much `tell` says. Results go to stdout, whatever the volume is."""
+    global _volume
+    _volume = volume
+
+
+def tell(line: str, volume: int = USUAL) -> None:
+    """Says one line where the volume is at least this one: not with --quiet, or with --verbose alone."""
+    if _volume >= volume:
+        print(printable(line), file=sys.stderr, flush=True)
+
+
+def tell_more(line: str) -> None:
+    tell(line, VERBOSE)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from katt_report.commands.parser import Parser
-from katt_report.told import tell
+from katt_report.text import tell
 
 
 def run(arguments: list[str]) -> int:

@@ -4,9 +4,8 @@ import argparse
 import sys
 from difflib import get_close_matches
 
-from katt_report import told
 from katt_report.commands.completion import candidates
-from katt_report.text import printable
+from katt_report.text import QUIET, USUAL, VERBOSE, printable, set_volume
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -36,7 +35,7 @@ class Parser(argparse.ArgumentParser):
             print("\n".join(candidates(self, args)))
             raise SystemExit(0)
         options = super().parse_args(args, namespace)
-        told.set_volume(told.VERBOSE if options.verbose else told.QUIET if options.quiet else told.USUAL)
+        set_volume(VERBOSE if options.verbose else QUIET if options.quiet else USUAL)
         return options
 
     def error(self, message):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
-from katt_report.told import tell
+from katt_report.text import tell
 
 
 def run(arguments: list[str]) -> int:

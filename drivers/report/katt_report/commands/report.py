@@ -6,7 +6,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser, meant
 from katt_report.errors import InputError
-from katt_report.told import tell
+from katt_report.text import tell
 
 PATIENCE_S = 10.0
 """Seconds after which a report that is not finished says how far it is, and again as often."""

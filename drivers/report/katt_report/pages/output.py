@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from katt_report.errors import InputError
 from katt_report.figures import style
 from katt_report.pages import markup
-from katt_report.told import tell_more
+from katt_report.text import tell_more
 
 FORMATS = ("png", "svg")
 """The formats in which figures are written by default."""
