@@ -24,12 +24,15 @@ void LayoutOptions::add_inference_to(CommandLine& line) {
 void LayoutOptions::add_to(CommandLine& line) {
   add_model_to(line);
   line.option("--context", "ranks that share every sequence (default: 1)");
-  line.option("--zero", "1: data parallel ranks share the optimizer's state (default: 0)");
+  line.option("--zero", "1: data parallel ranks share the optimizer's state (default: 0)",
+              one_of({"0", "1"}));
   line.option("--sequence-parallel",
               "1: tensor parallel ranks share the rows of norms and of the residual stream "
-              "(default: 0)");
+              "(default: 0)",
+              one_of({"0", "1"}));
   line.option("--context-variant",
-              "ring: keys travel; ulysses: ranks exchange tokens for heads (default: ring)");
+              "ring: keys travel; ulysses: ranks exchange tokens for heads (default: ring)",
+              one_of({"ring", "ulysses"}));
   line.option("--virtual-stages",
               "parts of the blocks that a stage has, in turns with the other stages (default: 1)");
 }

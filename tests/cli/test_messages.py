@@ -70,7 +70,7 @@ def test_a_refusal_is_one_line_at_any_volume(katt, volume):
     assert "--variant" in katt.refuses("run", "attention", "--in", CASES / "attention_f32_causal_gqa.h5", "--out", "o.h5",
                                        "--variant", "none", *many, *volume)  # fmt: skip
     assert "--text" in katt.refuses("generate", "--model", TINY, "--text", "abc", *many, *volume)
-    katt.refuses("train", "--model", TINY, "--text", "text.txt", "--steps", 1, *many, *volume)
+    katt.refuses("train", "--model", TINY, "--text", "text.txt", "--steps", 1, "--seq", 5000, *many, *volume)
     katt.refuses("sweep", "attention", "--seq", "4M", "--heads", 4096, "-o", "r.h5", *many, *volume)
     katt.refuses("merge", "none.h5", "-o", "r.h5", *volume)
 
