@@ -80,7 +80,7 @@ constexpr std::array meanings{
     Meaning{"dryrun", "plan simulate preview norun"},
     Meaning{"json", "format outputformat asjson"},
     Meaning{"isolate", "sandbox subprocess"},
-    Meaning{"all", "v verbose full long everything"},
+    Meaning{"all", "full long everything"},
     Meaning{"measure", "ceilings ceiling peaks benchmark"},
     Meaning{"help", "usage"},
     // models

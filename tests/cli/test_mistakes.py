@@ -93,7 +93,7 @@ MISTAKES = [
     (("sweep", "rotary_embedding", "-o", "out.h5"), "mean rope?"),
     (("sweep", "cross_entropy_loss", "-o", "out.h5"), "mean cross_entropy?"),
     (("info", "atention"), "mean attention?"),
-    (("info", "--verbose"), "mean --all?"),
+    (("info", "--full"), "mean --all?"),
     (("run", "attention", "--input", "a.h5", "--out", "b.h5"), "mean --in?"),
     (("run", "attention", "--in", "a.h5", "--output", "b.h5"), "mean --out?"),
     # models
