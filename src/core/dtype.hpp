@@ -115,6 +115,13 @@ struct f16 {
     return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
   }
   static float host_float(std::uint16_t half) { return _cvtsh_ss(half); }
+#elif defined(__aarch64__) && defined(__ARM_FP16_FORMAT_IEEE)
+  static std::uint16_t host_bits(float value) {
+    return std::bit_cast<std::uint16_t>(static_cast<__fp16>(value));
+  }
+  static float host_float(std::uint16_t half) {
+    return static_cast<float>(std::bit_cast<__fp16>(half));
+  }
 #else
   static std::uint16_t host_bits(float value) { return impl::f16_bits_from_float(value); }
   static float host_float(std::uint16_t half) { return impl::float_from_f16_bits(half); }

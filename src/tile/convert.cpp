@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
 #include "tile/vec/convert_avx2.hpp"
 #include "tile/vec/convert_avx512.hpp"
+#include "tile/vec/convert_neon.hpp"
 
 namespace katt {
 
@@ -54,6 +56,20 @@ template <class Half>
 void convert_vector(const Half* in, float* out) {
   const auto half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in));
   _mm256_storeu_ps(out, avx2::widen<Half>(half));
+}
+
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+
+constexpr std::size_t lanes = 4;
+
+template <class Half>
+void convert_vector(const float* in, Half* out) {
+  vst1_u16(reinterpret_cast<std::uint16_t*>(out), neon::narrow<Half>(vld1q_f32(in)));
+}
+
+template <class Half>
+void convert_vector(const Half* in, float* out) {
+  vst1q_f32(out, neon::widen<Half>(vld1_u16(reinterpret_cast<const std::uint16_t*>(in))));
 }
 
 #else

@@ -66,6 +66,21 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
     rows[c] = Vec(_mm256_permute2f128_ps(a[c], a[4 + c], 0x20));
     rows[4 + c] = Vec(_mm256_permute2f128_ps(a[c], a[4 + c], 0x31));
   }
+#elif defined(KATT_VEC_NEON)
+  // a[2g] and a[2g + 1] hold the even and the odd columns of the rows 2g and 2g + 1, in turns.
+  float64x2_t a[4];
+#pragma GCC unroll 2
+  for (int g = 0; g < 4; g += 2) {
+    const auto even = static_cast<float32x4_t>(rows[g]);
+    const auto odd = static_cast<float32x4_t>(rows[g + 1]);
+    a[g] = vreinterpretq_f64_f32(vtrn1q_f32(even, odd));
+    a[g + 1] = vreinterpretq_f64_f32(vtrn2q_f32(even, odd));
+  }
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+    rows[c] = Vec(vreinterpretq_f32_f64(vtrn1q_f64(a[c], a[2 + c])));
+    rows[2 + c] = Vec(vreinterpretq_f32_f64(vtrn2q_f64(a[c], a[2 + c])));
+  }
 #else
   float square[Lanes][Lanes];
   float turned[Lanes][Lanes];
@@ -79,7 +94,7 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
 
 /// sums[i] = the sum over the lanes of rows[i]; destroys the rows. A whole square of vectors is
 /// folded in half at a time, 30 shuffles for 16 vectors of 16, where 16 separate sums take 64; most
-/// of a square is filled up to one, with AVX2 whole squares alone.
+/// of a square is filled up to one, with AVX2 and NEON whole squares alone.
 template <class Vec, int Count>
 KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Count]) {
 #if defined(KATT_VEC_AVX512)
@@ -130,6 +145,18 @@ KOKKOS_FORCEINLINE_FUNCTION void lane_sums(Vec (&rows)[Count], float (&sums)[Cou
       // Each half of a[0] and a[4] now holds sums of four rows; two halves are left.
       store(sums + i, Vec(_mm256_add_ps(_mm256_permute2f128_ps(a[0], a[4], 0x20),
                                         _mm256_permute2f128_ps(a[0], a[4], 0x31))));
+    }
+    return;
+  }
+#elif defined(KATT_VEC_NEON)
+  if constexpr (Count % 4 == 0 && sizeof(Vec) == 16) {
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; i += 4) {
+      const auto pair = [&](int row) {
+        return vpaddq_f32(static_cast<float32x4_t>(rows[row]),
+                          static_cast<float32x4_t>(rows[row + 1]));
+      };
+      store(sums + i, Vec(vpaddq_f32(pair(i), pair(i + 2))));
     }
     return;
   }

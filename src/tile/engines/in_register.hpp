@@ -20,6 +20,12 @@ Vec in_register(const Vec& value) {
     asm("" : "+x"(kept));
     return Vec(kept);
   }
+#elif defined(KATT_VEC_NEON)
+  if constexpr (sizeof(Vec) == sizeof(float32x4_t)) {
+    auto kept = static_cast<float32x4_t>(value);
+    asm("" : "+w"(kept));
+    return Vec(kept);
+  }
 #endif
   return value;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include <Kokkos_Core.hpp>
 
 #include "tile/rows/pack.hpp"
@@ -29,6 +31,11 @@ KOKKOS_FORCEINLINE_FUNCTION Vec load_every_other(const bf16* source) {
   return Vec(_mm256_castsi256_ps(
       Odd == 1 ? _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U)))
                : _mm256_slli_epi32(pairs, 16)));
+#elif defined(KATT_VEC_NEON)
+  const uint32x4_t pairs =
+      vreinterpretq_u32_u16(vld1q_u16(reinterpret_cast<const std::uint16_t*>(source)));
+  return Vec(vreinterpretq_f32_u32(Odd == 1 ? vandq_u32(pairs, vdupq_n_u32(0xFFFF0000U))
+                                            : vshlq_n_u32(pairs, 16)));
 #else
   constexpr int lanes = sizeof(Vec) / sizeof(float);
   float wide[lanes];
@@ -70,6 +77,11 @@ KOKKOS_FORCEINLINE_FUNCTION void load_pairs(const T* source, Vec& even, Vec& odd
     };
     even = ordered(_mm256_shuffle_ps(low, high, 0x88));
     odd = ordered(_mm256_shuffle_ps(low, high, 0xDD));
+#elif defined(KATT_VEC_NEON)
+    const auto low = static_cast<float32x4_t>(load<Vec>(source));
+    const auto high = static_cast<float32x4_t>(load<Vec>(source + 4));
+    even = Vec(vuzp1q_f32(low, high));
+    odd = Vec(vuzp2q_f32(low, high));
 #else
     constexpr int lanes = sizeof(Vec) / sizeof(float);
     float evens[lanes];
@@ -114,6 +126,15 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
       const __m256 high = _mm256_unpackhi_ps(e, o);
       store(target, Vec(_mm256_permute2f128_ps(low, high, 0x20)));
       store(target + 8, Vec(_mm256_permute2f128_ps(low, high, 0x31)));
+    }
+#elif defined(KATT_VEC_NEON)
+    const auto e = static_cast<float32x4_t>(even);
+    const auto o = static_cast<float32x4_t>(odd);
+    if constexpr (std::is_same_v<T, bf16>) {
+      vst1q_u16(reinterpret_cast<std::uint16_t*>(target), neon::narrow_pairs(e, o));
+    } else {
+      store(target, Vec(vzip1q_f32(e, o)));
+      store(target + 4, Vec(vzip2q_f32(e, o)));
     }
 #else
     constexpr int lanes = sizeof(Vec) / sizeof(float);

@@ -46,17 +46,11 @@ struct HostOps : PortableOps<HostVec> {
     return reduce(value, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
   }
   KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2(const HostVec& x) {
-    return exp2_by(x, [](const HostVec& f) { return exp2_of_fraction(f); });
+    return exp2_by_shift(x, to_exponent, [](const HostVec& f) { return exp2_of_fraction(f); });
   }
-  /// By a minimax polynomial of degree 4 (in relative error, by Lawson's iteration).
   KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2_of_16_bits(const HostVec& x) {
-    return exp2_by(x, [](const HostVec& f) {
-      HostVec p(0x1.3997d6p-7F);
-      p = Kokkos::fma(p, f, HostVec(0x1.ca1442p-5F));
-      p = Kokkos::fma(p, f, HostVec(0x1.ec06dap-3F));
-      p = Kokkos::fma(p, f, HostVec(0x1.62e0dcp-1F));
-      return Kokkos::fma(p, f, HostVec(0x1.ffffe8p-1F));
-    });
+    return exp2_by_shift(x, to_exponent,
+                         [](const HostVec& f) { return exp2_of_fraction_of_16_bits(f); });
   }
 
  private:
@@ -69,17 +63,9 @@ struct HostOps : PortableOps<HostVec> {
     return _mm_cvtss_f32(f(two, _mm_movehdup_ps(two)));
   }
 
-  /// 2^x = of_fraction(f) · 2^n with x = n + f. A sum with the number `shift`, whose spacing is 1,
-  /// rounds x to n and has n + 127, the exponent field of 2^n, in its lowest bits: from 0, which
-  /// makes 0, to 255, which makes infinity.
-  template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION static HostVec exp2_by(const HostVec& x, const F& of_fraction) {
-    const HostVec shift(0x1.8p23F + 127.0F);
-    const HostVec clamped = Kokkos::max(HostVec(-127.0F), x);
-    const HostVec shifted = clamped + shift;
-    const HostVec power(_mm256_castsi256_ps(
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec to_exponent(const HostVec& shifted) {
+    return HostVec(_mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_castps_si256(static_cast<__m256>(shifted)), 23)));
-    return HostVec(of_fraction(HostVec(clamped - HostVec(shifted - shift))) * power);
   }
 };
 

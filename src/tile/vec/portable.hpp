@@ -44,6 +44,29 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exp2_by_exponents(const Vec& x, const F& times_p
   return Kokkos::Experimental::condition(x < Vec(-126.0F), Vec(0.0F), scaled);
 }
 
+/// 2^f for |f| ≤ ½ by a minimax polynomial of degree 4 (in relative error, by Lawson's iteration).
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION Vec exp2_of_fraction_of_16_bits(const Vec& f) {
+  Vec p(0x1.3997d6p-7F);
+  p = Kokkos::fma(p, f, Vec(0x1.ca1442p-5F));
+  p = Kokkos::fma(p, f, Vec(0x1.ec06dap-3F));
+  p = Kokkos::fma(p, f, Vec(0x1.62e0dcp-1F));
+  return Kokkos::fma(p, f, Vec(0x1.ffffe8p-1F));
+}
+
+/// 2^x = of_fraction(f) · 2^n with x = n + f. A sum with the number `shift`, whose spacing is 1,
+/// rounds x to n and has n + 127, the exponent field of 2^n, in its lowest bits: from 0, which
+/// makes 0, to 255, which makes infinity. to_exponent(v) moves these bits to the exponent field.
+template <class Vec, class G, class F>
+KOKKOS_FORCEINLINE_FUNCTION Vec exp2_by_shift(const Vec& x, const G& to_exponent,
+                                              const F& of_fraction) {
+  const Vec shift(0x1.8p23F + 127.0F);
+  const Vec clamped = Kokkos::max(Vec(-127.0F), x);
+  const Vec shifted = clamped + shift;
+  const Vec power = to_exponent(shifted);
+  return Vec(of_fraction(Vec(clamped - Vec(shifted - shift))) * power);
+}
+
 /// Any type of Kokkos SIMD, by Kokkos' own functions and loops over its lanes.
 template <class Vec>
 struct PortableOps {
