@@ -31,6 +31,12 @@ set(katt_kernels_options
     # gfortran's convention, which OpenBLAS follows; detecting it would take a Fortran compiler.
     "-DF77_BLAS_MANGLE=(name,NAME) name ## _")
 
+if(CMAKE_CROSSCOMPILING)
+  foreach(options katt_kokkos_options katt_kernels_options)
+    list(APPEND ${options} -DCMAKE_TOOLCHAIN_FILE=${CMAKE_TOOLCHAIN_FILE} -DKATT_SYSROOT=${CMAKE_SYSROOT})
+  endforeach()
+endif()
+
 # The thread sanitizer must see how Kokkos' threads wait for each other.
 if(KATT_SANITIZE STREQUAL "thread")
   list(APPEND katt_kokkos_options -DCMAKE_CXX_FLAGS=-fsanitize=thread)
@@ -65,10 +71,11 @@ if(KATT_CUDA)
 endif()
 
 # The hash covers the options, the compilers and the CPU that NATIVE stands for.
-execute_process(
-  COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null
-  OUTPUT_VARIABLE katt_predefined)
-if(NOT KATT_CPU STREQUAL "NATIVE")
+if(KATT_CPU STREQUAL "NATIVE")
+  execute_process(
+    COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null
+    OUTPUT_VARIABLE katt_predefined)
+else()
   set(katt_predefined "${CMAKE_CXX_COMPILER_VERSION}")
 endif()
 set(katt_kokkos_patch ${PROJECT_SOURCE_DIR}/cmake/patches/kokkos-4.5.1-cuda13.patch)
@@ -132,8 +139,9 @@ if(NOT EXISTS ${katt_kokkos_prefix}/complete)
   file(MAKE_DIRECTORY ${KATT_DEPS_DIR})
   katt_build_kokkos()
 endif()
-# An installed Kokkos that was found and rejected must not shadow this prefix.
+# An installed Kokkos that was found and rejected must not shadow this prefix, which lies outside of a cross build's
+# sysroot.
 unset(Kokkos_DIR CACHE)
 unset(KokkosKernels_DIR CACHE)
-find_package(Kokkos REQUIRED NO_MODULE PATHS ${katt_kokkos_prefix} NO_DEFAULT_PATH)
-find_package(KokkosKernels REQUIRED NO_MODULE PATHS ${katt_kokkos_prefix} NO_DEFAULT_PATH)
+find_package(Kokkos REQUIRED NO_MODULE PATHS ${katt_kokkos_prefix} NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
+find_package(KokkosKernels REQUIRED NO_MODULE PATHS ${katt_kokkos_prefix} NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
