@@ -21,6 +21,8 @@ XEON = "Intel(R) Xeon(R) Processor"
         ("GenuineIntel 6 207", FP16, 2, "emeraldrapids-avx512fp16-2c"),
         ("GenuineIntel 6 173", AMX + " amx_fp16", 2, "graniterapids-amx-2c"),
         ("0x41 8 0xd40", "fphp asimd sve", 4, "neoverse-v1-sve-4c"),
+        ("0x41 8 0xd08", "asimd", 4, "cortex-a72-neon-4c"),
+        ("0xc0 8 0xac3", "fphp asimd", 80, "ampere1-neon-80c"),
         ("0x61 8 0x022", "asimd", 8, "0x61-8-0x022-neon-8c"),
     ],
 )

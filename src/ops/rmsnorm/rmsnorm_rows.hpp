@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include <Kokkos_Core.hpp>
 
@@ -57,6 +58,13 @@ KOKKOS_FORCEINLINE_FUNCTION __m128i to_int8_lanes(const Vec& value) {
       _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
   return _mm_packs_epi16(words, words);
 }
+#elif defined(KATT_VEC_NEON)
+/// In the lower half.
+template <class Vec>
+KOKKOS_FORCEINLINE_FUNCTION int8x8_t to_int8_lanes(const Vec& value) {
+  const int16x4_t words = vqmovn_s32(vcvtnq_s32_f32(static_cast<float32x4_t>(value)));
+  return vqmovn_s16(vcombine_s16(words, words));
+}
 #endif
 template <class Vec>
 KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& value) {
@@ -67,6 +75,9 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec& valu
     _mm_storeu_si128(reinterpret_cast<__m128i*>(target), to_int8_lanes(value));
 #elif defined(KATT_VEC_AVX2)
     _mm_storel_epi64(reinterpret_cast<__m128i*>(target), to_int8_lanes(value));
+#elif defined(KATT_VEC_NEON)
+    const int four = vget_lane_s32(vreinterpret_s32_s8(to_int8_lanes(value)), 0);
+    std::memcpy(target, &four, sizeof four);
 #else
     for (std::size_t lane = 0; lane < Vec::size(); ++lane) target[lane] = to_int8(value[lane]);
 #endif
@@ -100,6 +111,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_int8(std::int8_t* target, const Vec (&val
 #elif defined(KATT_VEC_AVX2)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
                      _mm_unpacklo_epi8(to_int8_lanes(values[0]), to_int8_lanes(values[1])));
+#elif defined(KATT_VEC_NEON)
+    vst1_s8(target, vzip1_s8(to_int8_lanes(values[0]), to_int8_lanes(values[1])));
 #else
     for (int lane = 0; lane < lanes; ++lane) {
       for (int k = 0; k < N; ++k) target[2 * lane + k] = to_int8(values[k][lane]);

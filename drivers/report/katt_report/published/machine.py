@@ -8,7 +8,8 @@ import re
 import sys
 from collections.abc import Mapping
 
-# Family and models (first, last) of /proc/cpuinfo as Linux names them: arch/x86/kernel/cpu/amd.c, asm/intel-family.h.
+# Family and models (first, last) of /proc/cpuinfo as Linux names them: arch/x86/kernel/cpu/amd.c, asm/intel-family.h; for
+# ARM implementer and parts, asm/cputype.h.
 _AMD = (
     (23, 0, 47, "zen1"), (23, 48, 79, "zen2"), (23, 80, 95, "zen1"), (23, 96, 255, "zen2"),
     (25, 0, 15, "zen3"), (25, 16, 31, "zen4"), (25, 32, 95, "zen3"), (25, 96, 175, "zen4"),
@@ -24,8 +25,13 @@ _INTEL = {
 _WITH_FP16 = ("sapphirerapids", "emeraldrapids", "graniterapids")
 """The generations of `_INTEL` that have AVX512-FP16. A virtual machine may show the model of an older one."""
 _ARM = {
-    "0xd0c": "neoverse-n1", "0xd40": "neoverse-v1", "0xd49": "neoverse-n2", "0xd4f": "neoverse-v2",
-    "0xd84": "neoverse-v3", "0xd8e": "neoverse-n3",
+    "0x41": {
+        "0xd03": "cortex-a53", "0xd08": "cortex-a72", "0xd0b": "cortex-a76", "0xd41": "cortex-a78",
+        "0xd0c": "neoverse-n1", "0xd40": "neoverse-v1", "0xd49": "neoverse-n2", "0xd4f": "neoverse-v2",
+        "0xd84": "neoverse-v3", "0xd8e": "neoverse-n3",
+    },
+    "0x46": {"0x001": "a64fx"},
+    "0xc0": {"0xac3": "ampere1", "0xac4": "ampere1a"},
 }  # fmt: skip
 
 _UNITS = (("amx", "amx_bf16"), ("avx512fp16", "avx512_fp16"), ("avx512bf16", "avx512_bf16"), ("avx512", "avx512f"),
@@ -65,8 +71,8 @@ def _generation(cpu_id: list[str]) -> str:
         for name, models in _INTEL.items():
             if family == "6" and int(model) in models:
                 return name
-    elif vendor == "0x41" and model in _ARM:  # Arm's own cores
-        return _ARM[model]
+    elif model in _ARM.get(vendor, {}):
+        return _ARM[vendor][model]
     known = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm"}
     return _slug("-".join([known.get(vendor, vendor), family, model]))
 
