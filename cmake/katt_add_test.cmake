@@ -5,6 +5,8 @@
 set(katt_test_launcher "")
 if(KATT_CUDA)
   set(katt_test_launcher ${PROJECT_SOURCE_DIR}/tests/with_device ${PROJECT_BINARY_DIR})
+elseif(CMAKE_CROSSCOMPILING)
+  set(katt_test_launcher ${CMAKE_CROSSCOMPILING_EMULATOR})
 endif()
 
 # Under a sanitizer tests take several times as long: properties are tried on fewer problems, which are drawn again
