@@ -14,7 +14,7 @@ namespace katt::attention::impl {
 /// Adds the variants of a pass on packed bf16 panels, one a unit: "flash_amx" and
 /// "flash_avx512_bf16".
 template <class Exec, class Args, class Rule>
-void add_panel_variants(VariantTable<Exec, Args>& table, const Rule& rule) {
+void add_panel_variants(VariantTable<Exec, Args>& table, [[maybe_unused]] const Rule& rule) {
   if constexpr (is_host_v<Exec>) {
     for (const UnitName unit : {UnitName::amx, UnitName::dot}) {
       const bool amx = unit == UnitName::amx;
