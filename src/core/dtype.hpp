@@ -13,6 +13,8 @@
 #endif
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && !defined(__CUDACC__)
+#include <arm_neon.h>
 #endif
 
 #include "core/host_device.hpp"
@@ -115,12 +117,13 @@ struct f16 {
     return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
   }
   static float host_float(std::uint16_t half) { return _cvtsh_ss(half); }
-#elif defined(__aarch64__) && defined(__ARM_FP16_FORMAT_IEEE)
+#elif defined(__aarch64__) && !defined(__CUDACC__)
+  // Not by the type __fp16: GCC folds a conversion there and back, which must make a NaN quiet.
   static std::uint16_t host_bits(float value) {
-    return std::bit_cast<std::uint16_t>(static_cast<__fp16>(value));
+    return vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(value))), 0);
   }
   static float host_float(std::uint16_t half) {
-    return static_cast<float>(std::bit_cast<__fp16>(half));
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0);
   }
 #else
   static std::uint16_t host_bits(float value) { return impl::f16_bits_from_float(value); }
