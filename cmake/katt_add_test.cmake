@@ -16,6 +16,9 @@ set(katt_test_timeout 900)
 if(KATT_SANITIZE)
   set(katt_test_environment "OPENBLAS_NUM_THREADS=1" "RC_PARAMS=max_success=5")
   set(katt_test_timeout 3600)
+elseif(CMAKE_CROSSCOMPILING) # and under an emulator
+  set(katt_test_environment "RC_PARAMS=max_success=5")
+  set(katt_test_timeout 3600)
 endif()
 # Under the thread sanitizer Clang's OpenMP tells it who waits for whom (archer), and threads are more than cores.
 if(KATT_SANITIZE STREQUAL "thread")
