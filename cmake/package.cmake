@@ -47,7 +47,14 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/katt RENAME co
 install(CODE "
   file(GET_RUNTIME_DEPENDENCIES EXECUTABLES $<TARGET_FILE:katt_program> RESOLVED_DEPENDENCIES_VAR found
        PRE_EXCLUDE_REGEXES [[^ld-linux]] POST_EXCLUDE_REGEXES [[/lib(c|m|dl|rt|pthread|resolv)\\.so]])
+  set(folder \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${libraries})
   file(INSTALL DESTINATION \${CMAKE_INSTALL_PREFIX}/${libraries} TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN FILES \${found})
+  file(GLOB installed \${folder}/*)
+  foreach(library \${installed})
+    if(NOT IS_SYMLINK \${library}) # with a path of its own a library would not take the program's
+      file(RPATH_REMOVE FILE \${library})
+    endif()
+  endforeach()
   " COMPONENT libraries EXCLUDE_FROM_ALL)
 
 set(CPACK_PACKAGE_NAME katt)

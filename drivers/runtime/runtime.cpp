@@ -113,7 +113,7 @@ std::optional<int> device_option(const std::optional<std::string>& text, Backend
 
 int threads_option(const std::optional<std::string>& text) {
   if (!text) return bench::share_of_cores(ranks::world());
-  return static_cast<int>(bench::parse_count("--threads", *text, 1, 4096));
+  return static_cast<int>(bench::parse_count("--threads", *text, 1, bench::thread_limit));
 }
 
 std::optional<Dtype> dtype_option(const std::optional<std::string>& text) {

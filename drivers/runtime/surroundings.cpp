@@ -15,11 +15,12 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "io/printable.hpp"
+#include "machine/machine.hpp"
 
 namespace katt::impl {
 namespace {
 
-constexpr long most_threads = 4096;
+constexpr long most_threads = bench::thread_limit;
 
 /// This code runs before any library is initialised, so it uses no sanitizer and no C++ object.
 #define KATT_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))

@@ -85,7 +85,7 @@ Machine read_machine() {
   found.cpu = field("/proc/cpuinfo", "model name");
   if (found.cpu.empty()) found.cpu = kernel.machine;
   found.cpu_id = read_cpu_id();
-  found.cores = std::max(1, static_cast<int>(allowed_processors().size()));
+  found.cores = std::clamp(static_cast<int>(allowed_processors().size()), 1, thread_limit);
   found.isa = read_isa();
   found.memory_bytes = number(field("/proc/meminfo", "MemTotal")) * 1024U;
   found.os = field("/etc/os-release", "PRETTY_NAME") + ", " + kernel.sysname + " " +

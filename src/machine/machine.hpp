@@ -8,13 +8,16 @@
 
 namespace katt::bench {
 
+/// Threads that Kokkos::OpenMP has room for (OpenMPTraits::MAX_THREAD_COUNT).
+inline constexpr int thread_limit = 512;
+
 /// The operating system's facts about the host; sockets, cores and caches are in
 /// machine/topology.hpp. Holds no host or user name.
 struct Machine {
   std::string cpu;
   /// "AuthenticAMD 25 17": vendor, family, model; Arm: implementer, architecture, part; may be "".
   std::string cpu_id;
-  int cores = 1;  ///< processors that this process may use
+  int cores = 1;  ///< processors that this process may use, thread_limit at most
   std::vector<std::string> isa;
   std::size_t memory_bytes = 0;
   std::string os;

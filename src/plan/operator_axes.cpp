@@ -26,7 +26,7 @@ std::vector<AxisSpec> common_axes(const Operator& op) {
       {.name = "threads",
        .fallback = std::int64_t{0},
        .minimum = 1,
-       .maximum = 4096,
+       .maximum = thread_limit,
        .help = "host threads (default: every core)"},
       {.name = "dtype", .fallback = std::string("f32"), .choices = dtypes, .help = "element type"},
   };

@@ -39,6 +39,7 @@ SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
         (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--device", "1"), ["--device 1", "no devices"]),
         (("info", "--device", "1"), ["--device 1"]),
         ((*SWEEP, "--threads", "0"), ["--threads 0"]),
+        ((*SWEEP, "--threads", "513"), ["--threads 513", "512"]),
         ((*SWEEP, "--pass", "sideways"), ["--pass sideways", "forward"]),
         ((*SWEEP, "--rounds", "0"), ["--rounds 0"]),
         ((*SWEEP, "--budget-s", "nan"), ["--budget-s nan"]),
@@ -58,6 +59,7 @@ SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
         (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--tile-q", "0"), ["--tile-q 0"]),
         (("info", "--jsn"), ["--jsn", "--json"]),
         (("info", "--measure", "--threads", "0"), ["--threads 0"]),
+        (("info", "--measure", "--threads", "600"), ["--threads 600", "512"]),
     ],
 )
 def test_arguments(katt, arguments, expected):

@@ -30,11 +30,11 @@ def refused(done, *words):
         ("KOKKOS_PRINT_CONFIGURATION", "\x1b[2J", "true or false"),
         ("KOKKOS_TUNE_INTERNALS", "2", "true or false"),
         ("KOKKOS_MAP_DEVICE_ID_BY", "foo", "random or mpi_rank"),
-        ("OMP_NUM_THREADS", "100000", "an integer from 1 to 4096"),
-        ("OMP_NUM_THREADS", "abc", "an integer from 1 to 4096"),
-        ("OMP_NUM_THREADS", "0", "an integer from 1 to 4096"),
-        ("OMP_NUM_THREADS", "2,,2", "an integer from 1 to 4096"),
-        ("OMP_NUM_THREADS", "\x1b[2J\n", "an integer from 1 to 4096"),
+        ("OMP_NUM_THREADS", "100000", "an integer from 1 to 512"),
+        ("OMP_NUM_THREADS", "abc", "an integer from 1 to 512"),
+        ("OMP_NUM_THREADS", "0", "an integer from 1 to 512"),
+        ("OMP_NUM_THREADS", "2,,2", "an integer from 1 to 512"),
+        ("OMP_NUM_THREADS", "\x1b[2J\n", "an integer from 1 to 512"),
     ],
 )
 def test_variables(katt, name, value, expected):
