@@ -94,10 +94,10 @@ int sweep_command(const Invocation& invocation) {
   line.example("katt sweep attention --seq 1024 --candidate ./mine.so -o results/mine.h5",
                "a kernel of yours beside ours");
   MeasureOptions measuring(line, invocation, request);
+  line.when_given("--score-rule-file", [&](const std::string& rule) {  // a value of an axis
+    for (const bench::SweepEntry& entry : request.entries) entry.op->add_rule(rule);
+  });
   if (!line.parse(invocation)) return 0;
-  if (const auto& rule = line.text("--score-rule-file")) {  // its rule is a value of an axis
-    for (const bench::SweepEntry& entry : request.entries) entry.op->add_rule(*rule);
-  }
   measuring.apply(request);
   const std::optional<int> device = measuring.device(request);
   request.settings.profile |= profile;

@@ -81,6 +81,10 @@ void CommandLine::flag(const std::string& names, bool& value, const std::string&
   for (const std::string& name : bench::split(names, ',')) impl_->known.push_back(name);
 }
 
+void CommandLine::when_given(const std::string& name, std::function<void(const std::string&)> f) {
+  impl_->app.get_option(name)->each(std::move(f));
+}
+
 void CommandLine::footer(const std::string& text) { impl_->footer += text + "\n"; }
 
 void CommandLine::example(const std::string& command, const std::string& what) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +40,8 @@ class CommandLine {
   void option(const std::string& names, const std::string& help, Values values,
               const std::string& group = "Options");
   void flag(const std::string& names, bool& value, const std::string& help);
+  /// Calls f with the text of an option while the line is read, before an unknown option is refused.
+  void when_given(const std::string& name, std::function<void(const std::string&)> f);
 
   /// Text below the list of options in the help.
   void footer(const std::string& text);

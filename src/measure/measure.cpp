@@ -106,9 +106,7 @@ std::string disagreement(const Contender& contender) {
   // On a device the claim is the time of the row; else ours is, and delays of a busy machine that
   // happen in every one of a few rounds are no lie.
   const double share = contender.on_device ? 0.25 : 0.5;
-  const double start_s = contender.on_device                ? 3e-4  // launches, waking threads
-                         : contender.candidate->runs_once() ? 1e-3
-                                                            : 5e-3;
+  const double start_s = contender.on_device ? 3e-4 : 5e-3;  // launches, waking threads
   const double margin_s = share * shortest_s + 2 * contender.candidate->transport_s() + start_s;
   if (measured.claimed_s.empty() || (rest_s <= margin_s && excess_s <= 0)) return {};
   char text[128];

@@ -93,9 +93,10 @@ def test_resuming_in_the_folder_of_the_model(katt_with_files):
 
 
 def held(katt, arguments, path):
-    """The program at work, once it has said something about a case or a step."""
+    """The program at work, once it has said something about a case or a step: its output is there by then."""
     process = katt.start(*arguments)
-    process.stderr.readline()
+    while process.stderr.readline() and not path.exists():
+        pass
     assert process.poll() is None and path.exists()
     return process
 

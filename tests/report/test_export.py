@@ -19,7 +19,7 @@ from test_logs import log
 def test_csv_holds_every_column(files, tmp_path, capsys):
     out = tmp_path / "rows.csv"
     status, shown, err = run(capsys, "export", files["seqlen"], "--csv", out)
-    assert (status, shown, err) == (0, "", f"csv: {out}\n")
+    assert (status, shown, err) == (0, f"csv: {out}\n", "")
     points = load(files["seqlen"]).points
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert len(rows) == len(points) and list(rows[0]) == list(points.columns)
@@ -40,7 +40,7 @@ def test_csv_is_a_data_frame(files, tmp_path, capsys):
 
 def test_json_has_types(files, tmp_path, capsys):
     status, shown, err = run(capsys, "export", files["seqlen"], "--json", tmp_path / "r.json")
-    assert (status, shown, err) == (0, "", f"json: {tmp_path}/r.json\n")
+    assert (status, shown, err) == (0, f"json: {tmp_path}/r.json\n", "")
     rows = json.loads((tmp_path / "r.json").read_text())
     row, known = rows[0], load(files["seqlen"]).points.row(0)
     assert {name: value for name, value in row.items() if value is not None} == {

@@ -41,7 +41,7 @@ def test_ratios(results):
 
 
 def test_writes_the_table_and_the_same_again(results, capsys):
-    assert run(capsys, "index", results) == (0, "", f"wrote {results}/README.md\n")
+    assert run(capsys, "index", results) == (0, f"{results}/README.md\n", "")
     text = (results / "README.md").read_text()
     assert text.startswith(MARKER)
     assert f"| alone | [3.0×]({AMX}/alone) naive | [3.0×]({ZEN4}/alone) naive |" in text

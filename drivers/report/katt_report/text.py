@@ -160,5 +160,11 @@ def tell(line: str, volume: int = USUAL) -> None:
         print(printable(line), file=sys.stderr, flush=True)
 
 
+def show(line: str) -> None:
+    """Says on stdout where a result lies: not with --quiet."""
+    if _volume >= USUAL:
+        print(line)
+
+
 def tell_more(line: str) -> None:
     tell(line, VERBOSE)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
-from katt_report.text import tell
+from katt_report.text import show
 
 
 def run(arguments: list[str]) -> int:
@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> int:
         data = {"csv": export.as_csv, "json": export.as_json, "parquet": export.as_parquet}[kind](table)
     if out:
         write_file(out, data)
-        tell(f"{kind}: {out}")
+        show(f"{kind}: {out}")
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from katt_report.commands.parser import Parser
-from katt_report.text import tell
+from katt_report.text import show
 
 
 def run(arguments: list[str]) -> int:
@@ -29,5 +29,5 @@ def run(arguments: list[str]) -> int:
         write_folder(options.output, lambda: history_report(found))
     print(table_text(found))
     if options.output:
-        tell(f"report: {options.output / 'history.html'}")
+        show(f"report: {options.output / 'history.html'}")
     return 0

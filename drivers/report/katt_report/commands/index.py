@@ -4,7 +4,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
-from katt_report.text import tell
+from katt_report.text import show
 
 
 def run(arguments: list[str]) -> int:
@@ -35,5 +35,5 @@ def run(arguments: list[str]) -> int:
         print(f"{path}: says another thing than the files; katt-report index {options.folder} makes it again")
         return 1
     write_file(path, index(options.folder, tree_of(options.source)).encode())
-    tell(f"wrote {path}")
+    show(str(path))
     return 0

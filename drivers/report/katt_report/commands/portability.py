@@ -4,7 +4,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
-from katt_report.text import tell
+from katt_report.text import show
 
 
 def run(arguments: list[str]) -> int:
@@ -46,5 +46,5 @@ def run(arguments: list[str]) -> int:
         write_file(figure, figure_file(found, parts, tree, figure.suffix))
     print(table_text(found))
     if options.output:
-        tell(f"report: {options.output / 'portability.html'}")
+        show(f"report: {options.output / 'portability.html'}")
     return 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser
 from katt_report.errors import InputError
-from katt_report.text import tell
+from katt_report.text import show
 
 
 def run(arguments: list[str]) -> int:
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.write_text(text)
             os.replace(temporary, path)
-            tell(f"wrote {path}")
+            show(str(path))
     return 1 if differ else 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from katt_report.commands.parser import Parser, meant
 from katt_report.errors import InputError
-from katt_report.text import tell
+from katt_report.text import show, tell
 
 PATIENCE_S = 10.0
 """Seconds after which a report that is not finished says how far it is, and again as often."""
@@ -92,7 +92,7 @@ def _finish(options, folder: Path, write, lines: list[str]) -> int:
         write()
     print("\n".join(lines))
     if not options.table:
-        tell(f"report: {folder / 'report.html'}")
+        show(f"report: {folder / 'report.html'}")
     return 0
 
 
