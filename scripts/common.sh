@@ -41,6 +41,14 @@ install_packages() {
     die "apt-get could not install ${missing[*]}; see build/apt.log"
 }
 
+# The address of this machine's first source of packages.
+debian_mirror() {
+  local site
+  # shellcheck disable=SC2016 # APT's own variable
+  site=$(apt-get indextargets --format '$(SITE)' | head -n 1)
+  echo "${site%/}"
+}
+
 # make_environment NAME REQUIREMENTS PACKAGE: makes the Python environment build/NAME with the pinned
 # requirements and the package of this tree, unless it is up to date.
 make_environment() {

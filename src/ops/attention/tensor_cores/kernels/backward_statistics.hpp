@@ -30,7 +30,7 @@ struct BackwardRows : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> {
     typename Frame::HeadPair head;
     int begin, count;
   };
-  /// Those of block `index` of the grid: head-major, within a head from the last row tile, which sees
+  /// The rows of block `index` of the grid: head-major, within a head from the last row tile, which sees
   /// the most keys under a causal mask, to the first.
   KOKKOS_INLINE_FUNCTION Item item(unsigned index) const {
     const unsigned from_last = index % by_row_tiles;
