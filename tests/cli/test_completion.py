@@ -135,9 +135,10 @@ def typed_into_zsh(folder, line, awaited):
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
-        os.execvpe("zsh", ["zsh", "-f", "-i"], {**os.environ, "TERM": "dumb", "HOME": str(folder), "COLUMNS": "400"})
+        os.execvpe("zsh", ["zsh", "-f", "-i"], {**os.environ, "TERM": "dumb", "HOME": str(folder), "COLUMNS": "400",
+                                                 "PS1": "> "})
 
-    def read(until, seconds=180):
+    def read(until, seconds=60):
         shown, end = "", time.monotonic() + seconds
         while until not in shown and time.monotonic() < end:
             if select.select([terminal], [], [], 0.1)[0]:
@@ -145,9 +146,10 @@ def typed_into_zsh(folder, line, awaited):
         return shown
 
     try:
-        setup = "PS1='> '; unsetopt beep; stty columns 400; autoload -Uz compinit; compinit -u -D; . ./katt.zsh; echo rea''dy\n"
+        read("> ")  # what is typed before may be lost
+        setup = "unsetopt beep; stty columns 400; autoload -Uz compinit; compinit -u -D; . ./katt.zsh; echo rea''dy\n"
         os.write(terminal, setup.encode())
-        read("ready\r\n> ")
+        read("ready\r\n")
         os.write(terminal, line.encode())
         return read(awaited)
     finally:
