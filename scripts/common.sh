@@ -118,3 +118,28 @@ levels_of() {
   done
   [ -n "$1" ] && echo "${1//,/ }" || echo "$known"
 }
+
+# read_package_options USAGE ARGUMENT...: sets chosen, the levels of --levels in words, and folder, by default build/dist.
+read_package_options() {
+  local usage=$1 levels=
+  shift
+  folder=
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --levels)
+        [ $# -ge 2 ] || die "$usage"
+        levels=$2
+        shift
+        ;;
+      -*) die "$usage" ;;
+      *)
+        [ -z "$folder" ] || die "$usage"
+        folder=$1
+        ;;
+    esac
+    shift
+  done
+  folder=${folder:-build/dist}
+  # shellcheck disable=SC2034 # the script that called reads it
+  chosen=$(levels_of "$levels")
+}
