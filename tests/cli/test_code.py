@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from functools import cache
 
 import h5py
 import pytest
@@ -12,7 +13,8 @@ from test_sweep import table
 
 sys.path.insert(0, str(ROOT / "drivers" / "report"))
 from katt_report import load  # noqa: E402
-from katt_report.published.cpp_tokens import code_digest  # noqa: E402
+from katt_report.published import fresh  # noqa: E402
+from katt_report.published.cpp_tokens import code_digest, token_hash  # noqa: E402
 from katt_report.published.fresh import FRESH, NONE, freshness, source_tree  # noqa: E402
 
 QUICK = ("--threads", "1", "--rounds", "1", "--budget-s", "0.001")
@@ -36,9 +38,13 @@ def swept(tmp_path_factory):
     return load(*(katt.folder / f"{op}.h5" for op in SWEEPS))
 
 
+remembered = cache(token_hash)
+
+
 @pytest.fixture
-def tree(tmp_path):
-    """A copy of the source tree to edit."""
+def tree(tmp_path, monkeypatch):
+    """A copy of the source tree to edit. Every test reads the same text in nearly all of its files."""
+    monkeypatch.setattr(fresh, "token_hash", remembered)
     shutil.copytree(ROOT / "src", tmp_path / "tree" / "src")
     return tmp_path / "tree"
 
