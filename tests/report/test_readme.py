@@ -138,8 +138,8 @@ def test_the_readme_of_results(tree, capsys):
 
     (experiment / "results.md").write_text(
         "<!-- katt: title --><!-- /katt -->\n\nIt is <!-- katt: ./sweep.h5 speedup variant=flash of=count --><!-- /katt --> and "
-        "<!-- katt: ./sweep.h5 speedup variant=absent --><!-- /katt -->.\n\n## Long\n\n"
-        "<!-- katt: ./long.h5 speedup --><!-- /katt -->\n\n## End\n\n![no](no.png)\n\n![yes](speedup.png)\n"
+        "<!-- katt: ./sweep.h5 speedup variant=absent --><!-- /katt -->.\n\n## Long\n\nTimes:\n\n"
+        "<!-- katt: ./long.h5 speedup --><!-- /katt -->\n\n## End\n\nThe other:\n\n![no](no.png)\n\n![yes](speedup.png)\n"
     )
     assert main(["readme", str(folder)]) == 0
     count = len([row for row in open_source(folder / "sweep.h5").rows if row["variant"] == "flash"])

@@ -56,8 +56,7 @@ def readme(folder: Path) -> str:
         "speedups": lambda: _speedups(folder),
         "calibration": lambda: readme_text(folder / "calibration.h5"),
     }
-    kept = [text for text in re.split(r"\n{2,}", template.strip()) if _is_there(text, folder)]
-    text = "\n\n".join(part for n, part in enumerate(kept) if not _is_bare(kept, n)) + "\n"
+    text = "\n\n".join(_paragraphs(template, folder)) + "\n"
     return re.sub(r"\n{3,}", "\n\n", fill_template(text, path, folder, answers)).rstrip() + "\n"
 
 
@@ -69,10 +68,19 @@ def _is_there(paragraph: str, folder: Path) -> bool:
     return all((folder / (one or two)).exists() for one, two in _BESIDE.findall(paragraph))
 
 
-def _is_bare(paragraphs: list[str], index: int) -> bool:
-    """A heading whose paragraphs are all left out."""
-    after = paragraphs[index + 1] if index + 1 < len(paragraphs) else "#"
-    return paragraphs[index].startswith("##") and after.startswith("#")
+def _paragraphs(template: str, folder: Path) -> list[str]:
+    """Those that have their files, without headings and lines ("Times:") that would stand before nothing."""
+    kept: list[str] = []  # from the last to the first
+    follows = False  # the paragraph after this one is kept
+    for paragraph in reversed(re.split(r"\n{2,}", template.strip())):
+        if paragraph.startswith("##"):
+            is_kept = bool(kept) and not kept[-1].startswith("#")
+        else:
+            is_kept = _is_there(paragraph, folder) and (follows or not paragraph.endswith(":"))
+        if is_kept:
+            kept.append(paragraph)
+        follows = is_kept
+    return kept[::-1]
 
 
 def _question(experiment: Path) -> str:
