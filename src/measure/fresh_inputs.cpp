@@ -1,22 +1,30 @@
 #include "measure/fresh_inputs.hpp"
 
 #include <algorithm>
-#include <set>
+#include <array>
+#include <utility>
 
 #include "core/stopwatch.hpp"
 
 namespace katt::bench {
 namespace {
 
-std::mt19937_64 unknown_generator() {
+/// Of ranks the largest of their numbers counts, which is the same on all of them.
+std::mt19937_64 unknown_generator(const Largest& largest) {
   std::random_device device;
-  std::seed_seq seed{device(), device(), device(), device()};
+  std::array<std::uint32_t, 4> words{};
+  for (std::uint32_t& word : words) {
+    word = device();
+    if (largest) word = static_cast<std::uint32_t>(largest(word));
+  }
+  std::seed_seq seed(words.begin(), words.end());
   return std::mt19937_64(seed);
 }
 
 }  // namespace
 
-FreshInputs::FreshInputs(int rounds) : random_(unknown_generator()) {
+FreshInputs::FreshInputs(int rounds, Largest largest)
+    : largest_(std::move(largest)), random_(unknown_generator(largest_)) {
   const auto any = [&] {
     return static_cast<int>(random_() % static_cast<std::uint64_t>(std::max(rounds, 1)));
   };
@@ -30,6 +38,7 @@ bool FreshInputs::chance(double most, double cost_s) {
 }
 
 bool FreshInputs::change(std::span<Contender* const> contenders, int round) {
+  change_all_s_ = agreed(change_all_s_);
   const bool is_cheap = round > first_change_ && change_all_s_ <= round_s_;
   return change(contenders, round == first_change_ || is_cheap ||
                                 (round > first_change_ && chance(1.0 / 16, change_all_s_)));
@@ -37,9 +46,13 @@ bool FreshInputs::change(std::span<Contender* const> contenders, int round) {
 
 bool FreshInputs::change(std::span<Contender* const> contenders, bool all) {
   const Stopwatch watch;
-  std::set<Case*> cases;
-  for (const Contender* contender : contenders) cases.insert(contender->inputs);
-  cases.erase(nullptr);
+  std::vector<Case*> cases;  // in an order that all ranks have
+  for (const Contender* contender : contenders) {
+    Case* const inputs = contender->inputs;
+    if (inputs != nullptr && std::ranges::find(cases, inputs) == cases.end()) {
+      cases.push_back(inputs);
+    }
+  }
   has_cases_ = !cases.empty();
   bool any = false;
   for (Case* const inputs : cases) {
@@ -57,8 +70,9 @@ bool FreshInputs::change(std::span<Contender* const> contenders, bool all) {
 }
 
 bool FreshInputs::compares(int round, double round_s) {
-  round_s_ = round_s;
   if (!has_cases_) return false;
+  round_s_ = agreed(round_s);
+  comparison_s_ = agreed(comparison_s_);
   // All inputs are new to what remembers; in a round of the other kind some are not.
   bool& kind = all_changed_ ? all_compared_ : part_compared_;
   const bool first_of_kind = !kind;

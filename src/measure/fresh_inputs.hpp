@@ -25,7 +25,8 @@ namespace katt::bench {
 class FreshInputs {
  public:
   /// `rounds`: the first ones, among which are one with all inputs and one that is compared.
-  explicit FreshInputs(int rounds);
+  /// Ranks that measure in step decide alike by `largest`, and all of them call each function.
+  explicit FreshInputs(int rounds, Largest largest = {});
 
   /// Before a round. True when an input has changed.
   bool change(std::span<Contender* const> contenders, int round);
@@ -51,7 +52,12 @@ class FreshInputs {
   [[nodiscard]] bool change(std::span<Contender* const> contenders, bool all);
   /// True in a share of the rounds, so that what takes `cost_s` takes a tenth of their time.
   [[nodiscard]] bool chance(double most, double cost_s);
+  /// Seconds of this process, or of the slowest rank.
+  [[nodiscard]] double agreed(double seconds) const {
+    return largest_ ? largest_(seconds) : seconds;
+  }
 
+  Largest largest_;
   std::mt19937_64 random_;
   int first_change_, first_comparison_;
   bool has_cases_ = false;

@@ -25,10 +25,7 @@
 namespace katt::bench {
 namespace {
 
-double elapsed_s(const Stopwatch& watch, const Largest& largest) {
-  const double own = watch.seconds();
-  return largest ? largest(own) : own;
-}
+double agreed(double own, const Largest& largest) { return largest ? largest(own) : own; }
 
 /// First line of an exception's message.
 std::string reason_of(const std::exception& error) {
@@ -140,7 +137,7 @@ void warm_up(Contender& contender, const Settings& settings, bool batches, const
   const Stopwatch watch;
   bool restored = contender.candidate->restore();
   double fastest = sample(contender, 1).seconds;
-  for (int run = 1; run < 3 && elapsed_s(watch, largest) < settings.budget_s / 10; ++run) {
+  for (int run = 1; run < 3 && agreed(watch.seconds(), largest) < settings.budget_s / 10; ++run) {
     restored = contender.candidate->restore();
     fastest = std::min(fastest, sample(contender, 1).seconds);
   }
@@ -299,7 +296,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
   Meter meter(settings.threads);
   Turns turns(settings.cold, bound, contenders.empty() ? 0 : contenders.back().point);
   const int most_rounds = settings.rounds > 0 ? settings.rounds : settings.max_rounds;
-  FreshInputs fresh(std::min(settings.min_rounds, most_rounds));
+  FreshInputs fresh(std::min(settings.min_rounds, most_rounds), largest);
   const Stopwatch watch;
   int round = 0;
   for (; round < most_rounds; ++round) {
@@ -307,7 +304,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
     if (active.empty()) break;
     const double budget = settings.budget_s * static_cast<double>(running(contenders).size());
     if (settings.rounds == 0 && round >= settings.min_rounds &&
-        (elapsed_s(watch, largest) - fresh.seconds() >= budget ||
+        (agreed(watch.seconds() - fresh.seconds(), largest) >= budget ||
          (!after_round && std::all_of(active.begin(), active.end(), [&](const Contender* one) {
            return precise(*one, settings.precision);
          })))) {

@@ -118,15 +118,16 @@ class Tensor {
   void upload(std::span<const float> values) const {
     std::vector<float> stored(elements(), std::numeric_limits<float>::quiet_NaN());
     reorder([&](std::size_t at, std::size_t logical) { stored[at] = values[logical]; });
-    store(stored, 0);
+    upload_stored(stored, 0);
   }
 
   /// `count` rows (of the last axis) of all values, from the row `first` on.
   void upload_rows(std::span<const float> values, std::int64_t first, std::int64_t count) const {
     const std::int64_t row = ref_.extent[Rank - 1];
     const auto part = [&](std::int64_t r, std::int64_t rows) {
-      store(values.subspan(static_cast<std::size_t>(r * row), static_cast<std::size_t>(rows * row)),
-            static_cast<std::size_t>(offset_of(r)));
+      upload_stored(values.subspan(static_cast<std::size_t>(r * row),
+                                   static_cast<std::size_t>(rows * row)),
+                    static_cast<std::size_t>(offset_of(r)));
     };
     bool is_dense = true;  // stored in the order of the values, without gaps
     for (int axis = Rank - 2; axis >= 0; --axis) {
@@ -134,6 +135,17 @@ class Tensor {
     }
     if (is_dense) return part(first, count);
     for (std::int64_t r = first; r < first + count; ++r) part(r, 1);
+  }
+
+  /// Some values in the order of the storage, from its element `first` on.
+  void upload_stored(std::span<const float> values, std::size_t first) const {
+    const std::size_t at = first * size_of(ref_.dtype);
+    if (ref_.dtype == Dtype::f32) return buffer_.upload(std::as_bytes(values), at);
+    visit_half([&]<class T>() {
+      std::vector<T> narrow(values.size());
+      convert(values, std::span<T>(narrow));
+      buffer_.upload(std::as_bytes(std::span(narrow)), at);
+    });
   }
 
   [[nodiscard]] std::vector<float> download() const {
@@ -159,17 +171,6 @@ class Tensor {
 
  private:
   [[nodiscard]] std::size_t elements() const { return buffer_.size() / size_of(ref_.dtype); }
-
-  /// Puts values into the storage from the element `first` on.
-  void store(std::span<const float> values, std::size_t first) const {
-    const std::size_t at = first * size_of(ref_.dtype);
-    if (ref_.dtype == Dtype::f32) return buffer_.upload(std::as_bytes(values), at);
-    visit_half([&]<class T>() {
-      std::vector<T> narrow(values.size());
-      convert(values, std::span<T>(narrow));
-      buffer_.upload(std::as_bytes(std::span(narrow)), at);
-    });
-  }
 
   /// The element of the storage where row r of the last axis begins.
   [[nodiscard]] std::int64_t offset_of(std::int64_t r) const {

@@ -66,7 +66,8 @@ class CollectiveCandidate : public Candidate {
 /// started take part. A case computes on them alone.
 class CollectiveOperator : public Operator {
  public:
-  /// Called by all ranks of the group, of as many as the point's `ranks`.
+  /// Called by all ranks of the group, of as many as the point's `ranks`. They change the inputs of
+  /// the case together, with the same random numbers (Case::change(), Candidate::inputs_changed()).
   [[nodiscard]] virtual std::unique_ptr<Case> make_case_on(const ranks::Communicator& group,
                                                            const Point& point) const = 0;
   /// This process alone.

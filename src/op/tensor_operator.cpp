@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <span>
 
 #include "core/text.hpp"
+#include "op/new_values.hpp"
 
 namespace katt::bench {
 namespace {
@@ -29,7 +29,9 @@ class TensorCandidate final : public Candidate {
   void poison() override { outputs_.poison(); }
   Errors verify() override { return check_(outputs_.download()); }
   void inputs_changed(std::span<const InputChange>, bool all) override {
-    if (all) inputs_.renew(outputs_.own(), call_->config().variant);
+    if (!all) return;
+    inputs_.renew(outputs_.own(), call_->config().variant);
+    outputs_.renew();
   }
   [[nodiscard]] std::string engine() const override { return call_->engine(); }
 
@@ -164,35 +166,27 @@ class TensorCase final : public Case {
         [this](const HostValues& made) { return verify(made); }, backend_);
   }
 
-  /// The values of a tensor are independent draws, so that rotated they are as random as before.
   std::vector<InputChange> change(std::uint64_t random, bool all) override {
-    std::mt19937_64 draw(random);
-    std::vector<const TensorSpec*> changing;
+    std::vector<const TensorSpec*> specs;
+    std::vector<RandomInput> inputs;
     for (const TensorSpec& spec : pass_.inputs) {
-      if (all ? is_random(spec) : is_free(spec)) changing.push_back(&spec);
+      if (!(all ? is_random(spec) : is_free(spec))) continue;
+      specs.push_back(&spec);
+      inputs.push_back({.name = spec.seen_as,
+                        .values = problem_.values.find(spec.name)->second,
+                        .row = spec.shape(problem_).back()});
     }
-    std::vector<InputChange> changes;
-    for (const TensorSpec* spec : changing) {
-      std::vector<float>& values = problem_.values.find(spec->name)->second;
-      const std::int64_t row = spec->shape(problem_).back();
-      const std::int64_t rows = spec->size(problem_) / row;
-      constexpr std::int64_t most = 1 << 18;  // elements changed in a round, about a millisecond
-      const auto share = most / static_cast<std::int64_t>(changing.size()) / row;
-      const std::int64_t count = all ? rows : std::clamp<std::int64_t>(share, 1, rows);
-      const auto first =
-          static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(rows - count + 1));
-      const auto begin = values.begin() + first * row;
-      const auto turn =
-          1 + draw() % static_cast<std::uint64_t>(std::max<std::int64_t>(1, count * row - 1));
-      std::rotate(begin, begin + static_cast<std::int64_t>(turn), begin + count * row);
-      if (!all) inputs_.renew(spec->name, first, count);
-      changes.push_back({.name = spec->seen_as,
-                         .first = static_cast<std::size_t>(first * row),
-                         .count = static_cast<std::size_t>(count * row)});
-    }
+    std::vector<InputChange> changes = change_values(inputs, random, all);
     if (changes.empty()) return changes;
     expected_.reset();
-    if (all) derive_again(changes);
+    if (all) {
+      derive_again(changes);
+      return changes;
+    }
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      inputs_.renew(specs[i]->name, static_cast<std::int64_t>(changes[i].first) / inputs[i].row,
+                    static_cast<std::int64_t>(changes[i].count) / inputs[i].row);
+    }
     return changes;
   }
   [[nodiscard]] bool runs_in_place() const override { return problem_.extent("in_place") != 0; }

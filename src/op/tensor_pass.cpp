@@ -92,6 +92,10 @@ void DeviceOutputs::add_to(Tensors& tensors) const {
 
 void DeviceOutputs::poison() const {
   tensors_.poison();
+  renew();
+}
+
+void DeviceOutputs::renew() const {
   each_taken(*pass_, *problem_, [&](const TensorSpec& output) {
     tensors_.upload(output.name, problem_->floats(output.over));
   });

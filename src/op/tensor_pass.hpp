@@ -90,6 +90,8 @@ class DeviceOutputs {
   void add_to(Tensors& tensors) const;
   /// NaN, or in place the inputs.
   void poison() const;
+  /// In place takes over the inputs from the problem again.
+  void renew() const;
   [[nodiscard]] HostValues download() const { return tensors_.download(); }
   [[nodiscard]] bool gaps_are_nan() const { return tensors_.gaps_are_nan(); }
 

@@ -292,7 +292,6 @@ void CaseRunner::enter_case(const PlannedCase& planned, std::span<const std::siz
         0, on_device));
   }
   for (Contender& contender : std::span(contenders).subspan(entered.first)) contender.point = slot;
-  if (group_.size() > 1) return;  // ranks would have to draw alike
   for (std::size_t k = 0; k < entered.indices.size(); ++k) {
     contenders[entered.first + k].inputs = &inputs;
   }

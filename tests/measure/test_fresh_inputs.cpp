@@ -1,11 +1,19 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <barrier>
 #include <map>
 #include <memory>
+#include <random>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/stopwatch.hpp"
+#include "measure/fresh_inputs.hpp"
 #include "measure/measure.hpp"
 
 namespace katt::bench {
@@ -118,6 +126,55 @@ TEST(FreshInputs, ComparesInRoundsThatNobodyKnows) {
     ++counts[verified];
   }
   EXPECT_GE(counts.size(), 3U) << "with one seed of the order within rounds";
+}
+
+/// The largest value of ranks that are threads of this test.
+class Agreement {
+ public:
+  explicit Agreement(std::ptrdiff_t ranks)
+      : values_(static_cast<std::size_t>(ranks)), together_(ranks) {}
+
+  double largest(std::size_t rank, double value) {
+    values_[rank] = value;
+    together_.arrive_and_wait();
+    const double most = std::ranges::max(values_);
+    together_.arrive_and_wait();
+    return most;
+  }
+
+ private:
+  std::vector<double> values_;
+  std::barrier<> together_;
+};
+
+TEST(FreshInputs, RanksDecideAlike) {
+  constexpr std::size_t ranks = 3;
+  constexpr int rounds = 200;
+  Agreement agreement(ranks);
+  std::array<NumberCase, ranks> inputs;
+  std::vector<Contender> contenders;
+  for (NumberCase& one : inputs) contenders.push_back(make(one, Way::honest));
+  std::array<std::vector<std::pair<int, bool>>, ranks> seen;
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      FreshInputs fresh(7, [&](double value) { return agreement.largest(rank, value); });
+      Contender* const contender = &contenders[rank];
+      std::mt19937 times(static_cast<unsigned>(rank));  // others on each rank
+      const auto seconds = [&] { return 1e-3 * static_cast<double>(times() % 1000); };
+      for (int round = 0; round < rounds; ++round) {
+        (void)fresh.change(std::span(&contender, 1), round);
+        fresh.taken(seconds());
+        const bool compares = fresh.compares(round, seconds());
+        if (compares) fresh.compared(seconds());
+        seen[rank].emplace_back(inputs[rank].x, compares);
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[0], seen[2]);
+  EXPECT_EQ(std::ssize(seen[0]), rounds);
 }
 
 TEST(FreshInputs, InPlaceAFurtherRunIsCompared) {

@@ -119,7 +119,7 @@ struct Parameter {
 std::vector<Parameter> parameters() {
   std::vector<Parameter> all;
   for (const Operator* op : registry().all()) {
-    if (is_collective(*op)) continue;  // it waits for ranks; tests/cli/test_collectives.py tests it
+    if (is_collective(*op)) continue;  // it waits for ranks; tests/ranks/test_changing_inputs.cpp has it
     for (const Backend backend : all_backends) {
       if (is_built(backend)) all.push_back({op->name(), backend});
     }
@@ -231,10 +231,7 @@ TEST_P(RegisteredOperator, FollowsInputsThatChange) {
     GTEST_SKIP() << "skipped: no device";
   }
 #endif
-  const Operator& op = registry().find(GetParam().op);
-  if (op.name() == "llama_block" || op.name() == "training_step")
-    GTEST_SKIP() << "skipped: its inputs stay";
-  each_variant(op, GetParam().backend, [](Case& made, const VariantInfo&, const Config& config) {
+  each_variant(registry().find(GetParam().op), GetParam().backend, [](Case& made, const VariantInfo&, const Config& config) {
     if (made.supports(config).is_ok()) expect_to_follow_inputs(made, config, 3);
   });
 }

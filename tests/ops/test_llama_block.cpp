@@ -2,14 +2,18 @@
 
 #include <cmath>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "measure/measure.hpp"
 #include "measure/profile.hpp"
 #include "nn/llama_block/llama_block.hpp"
 #include "nn/llama_block/llama_block_ref.hpp"
 #include "op/reference/fill.hpp"
+#include "op/reference/sample.hpp"
 #include "op/registry.hpp"
+#include "tests/op/keeps_answer.hpp"
 
 namespace katt::llama_block {
 
@@ -209,6 +213,41 @@ TEST(LlamaBlockCase, ARunWithoutRestoreIsNotTakenForARightOne) {
   EXPECT_FALSE(candidate->verify().status.is_ok());
   const auto forward = block().make_case(point(shapes[1], "forward", Dtype::f32));
   EXPECT_FALSE(forward->prepare({.variant = "fused"})->restore());
+}
+
+TEST(LlamaBlockCase, AKeptAnswerFails) {
+  const StopFlag stop{false};
+  for (const char* pass : {"forward", "backward"}) {
+    const auto made = block().make_case(point(shapes[2], pass, Dtype::f32));
+    const auto prepare = [&] { return made->prepare({.variant = "fused"}); };
+    std::vector<bench::Contender> contenders;
+    contenders.push_back(bench::enter(prepare));
+    contenders.push_back(
+        bench::enter([&] { return std::make_unique<test::KeepsAnswer>(prepare()); }));
+    for (bench::Contender& contender : contenders) {
+      contender.inputs = made.get();
+      EXPECT_TRUE(contender.measured.status.is_ok()) << "with the first inputs";
+    }
+    ASSERT_TRUE(bench::measure(contenders, {.rounds = 7}, [] {}, stop));
+    EXPECT_TRUE(contenders[0].measured.status.is_ok()) << contenders[0].measured.status.reason();
+    EXPECT_NE(contenders[1].measured.status.reason().find("other inputs: "), std::string::npos)
+        << contenders[1].measured.status.reason();
+  }
+}
+
+/// With more tokens than are checked a run of its own computes the gradients that are compared.
+TEST(LlamaBlockCase, ManyTokensAreComparedAfterAChange) {
+  const auto made = block().make_case(point(shapes[3], "backward", Dtype::f32));
+  const auto candidate = made->prepare({.variant = "fused"});
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    const testing::SampleSeed rows(round);
+    candidate->inputs_changed(made->change(round, round % 2 == 1), round % 2 == 1);
+    candidate->restore();
+    candidate->run();
+    candidate->fence();
+    const bench::Errors errors = candidate->verify();
+    EXPECT_TRUE(errors.status.is_ok()) << errors.status.reason();
+  }
 }
 
 TEST(LlamaBlockCase, FusionsSaveMemory) {

@@ -11,7 +11,7 @@ from .catalogue import PEERS, open_case, require
 from .operators import modules, operators_with
 from .prefork import prefork, through
 from .refusal import Refusal
-from .server import Server, private_lines
+from .server import Server, name_temporary_folder, private_lines
 
 
 def check(names):
@@ -50,6 +50,7 @@ def list_peers():
 
 def serve(name):
     """Answers as the peer of that name until its input ends."""
+    name_temporary_folder()
     requests, replies = private_lines()
     Server(lambda case: open_case(name, case)).serve(requests, replies)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy
 
 from .processors import allow
-from .server import first_line, keep_freed_memory, private_lines
+from .server import first_line, keep_freed_memory, name_temporary_folder, private_lines
 
 INPUTS, OUTPUTS = 3, 4  # descriptors of the memory
 
@@ -155,6 +155,7 @@ def put(results, outputs):
 def main():
     requests, replies = private_lines()
     keep_freed_memory()
+    name_temporary_folder()
     candidate = None
     for line in requests:
         request = json.loads(line)

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "nn/llama_block/llama_block_ref.hpp"
 #include "op/adapter.hpp"
 #include "op/buffer.hpp"
+#include "op/new_values.hpp"
 #include "op/reference/compare.hpp"
 #include "op/reference/fill.hpp"
 #include "op/registry.hpp"
@@ -206,7 +209,8 @@ inline void check_block(const Point& point) {
 }
 
 /// The inputs of a case, on the host and the backend.
-struct Inputs {
+class Inputs {
+ public:
   /// `on_backend`: make the tensors there, too.
   explicit Inputs(const Point& point, bool on_backend = true)
       : shape(shape_of(point)),
@@ -214,7 +218,8 @@ struct Inputs {
         backend(point.backend),
         threads(point.threads),
         backward(point.pass == "backward"),
-        tensors(on_backend ? Matrices(backend, dtype, input_specs(shape, backward)) : Matrices()) {
+        tensors(on_backend ? Matrices(backend, dtype, input_specs(shape, backward)) : Matrices()),
+        on_backend_(on_backend) {
     std::uint64_t stream = point.seed * 16;
     for (const Spec& spec : input_specs(shape, backward)) {
       std::vector<float>& filled = values[spec.name];
@@ -225,25 +230,61 @@ struct Inputs {
       }
       if (on_backend) tensors[spec.name].upload(filled);
     }
-    tokens = sampled_tokens(shape);
-    masks = backward && static_cast<std::int64_t>(tokens.size()) < shape.tokens();
+    masks = backward && std::ssize(sampled_tokens(shape)) < shape.tokens();
     if (!masks || !on_backend) return;
     const std::vector<Spec> alone{{"dout_sampled", shape.tokens(), shape.hidden}};
     sampled = Matrices(backend, dtype, alone);
-    sampled["dout_sampled"].upload(masked_dout());
   }
 
-  /// dout at the tokens that are checked, zero at the others.
+  /// Case::change(), on the backend, too.
+  [[nodiscard]] std::vector<bench::InputChange> change(std::uint64_t random, bool all) {
+    std::vector<bench::RandomInput> inputs;
+    for (const Spec& spec : input_specs(shape, backward)) {
+      inputs.push_back({.name = spec.name, .values = values.at(spec.name), .row = spec.columns});
+    }
+    std::vector<bench::InputChange> changes = bench::change_values(inputs, random, all);
+    for (const bench::InputChange& change : changes) {
+      if (!on_backend_) continue;
+      const std::span<const float> whole = values.at(change.name);
+      tensors[change.name].upload_stored(whole.subspan(change.first, change.count), change.first);
+    }
+    expected_.reset();
+    return changes;
+  }
+
+  /// A sample of the outputs, at tokens that are chosen again when the inputs have changed; on the
+  /// backend `sampled` belongs to them.
+  [[nodiscard]] const Expected& expected() {
+    if (!expected_) {
+      tokens_ = sampled_tokens(shape);
+      expected_ = expect();
+      if (masks && on_backend_) sampled["dout_sampled"].upload(masked_dout());
+    }
+    return *expected_;
+  }
+
+  /// dout at the tokens of expected(), zero at the others.
   [[nodiscard]] std::vector<float> masked_dout() const {
     const std::vector<float>& dout = values.at("dout");
     std::vector<float> masked(dout.size(), 0.0F);
-    for (const std::int64_t token : tokens) {
+    for (const std::int64_t token : tokens_) {
       const auto first = static_cast<std::ptrdiff_t>(token * shape.hidden);
       std::copy_n(dout.begin() + first, shape.hidden, masked.begin() + first);
     }
     return masked;
   }
 
+  Shape shape;
+  Dtype dtype;
+  Backend backend;
+  int threads;
+  bool backward;
+  HostValues values{};
+  Matrices tensors;
+  bool masks = false;  ///< true: the check needs a dout that is zero at all other tokens
+  Matrices sampled{};  ///< that dout
+
+ private:
   [[nodiscard]] Expected expect() const {
     HostProblem p{.shape = shape,
                   .dtype = dtype,
@@ -255,21 +296,14 @@ struct Inputs {
                   .post_norm = values.at("post_norm"),
                   .gate_up = values.at("gate_up"),
                   .down = values.at("down")};
-    if (!backward) return expected_forward(p, tokens);
+    if (!backward) return expected_forward(p, tokens_);
     p.dout = values.at("dout");
-    return expected_backward(p, tokens);
+    return expected_backward(p, tokens_);
   }
 
-  Shape shape;
-  Dtype dtype;
-  Backend backend;
-  int threads;
-  bool backward;
-  HostValues values{};
-  Matrices tensors;
-  std::vector<std::int64_t> tokens{};  ///< tokens with checked rows
-  bool masks = false;  ///< true: the check needs a dout that is zero at all other tokens
-  Matrices sampled{};  ///< that dout
+  bool on_backend_;
+  std::vector<std::int64_t> tokens_{};
+  std::optional<Expected> expected_{};
 };
 
 }  // namespace katt::llama_block

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,10 +24,9 @@ const nn::Kernels& kernels_of(const Config& config) {
 template <class Exec>
 class BlockCandidate final : public bench::Candidate {
  public:
-  BlockCandidate(Exec exec, const Inputs& in, const nn::Kernels& kernels, const Expected& expected)
+  BlockCandidate(Exec exec, Inputs& in, const nn::Kernels& kernels)
       : exec_(std::move(exec)),
         in_(in),
-        expected_(expected),
         outputs_(in.backend, in.dtype, output_specs(in.shape, in.backward)),
         gradients_(in.backward ? Matrices(in.backend, Dtype::f32, weight_specs(in.shape), "d")
                                : Matrices()),
@@ -46,22 +46,22 @@ class BlockCandidate final : public bench::Candidate {
     gradients_.poison();
   }
   bench::Errors verify() override {
+    const Expected& expected = in_.expected();
     if (in_.masks) {
       pass_.restore(in_.sampled.matrix("dout_sampled"));
       pass_.backward();
       fence();
     }
     testing::Comparison comparison;
-    outputs_.compare(comparison, expected_, in_.dtype);
-    gradients_.compare(comparison, expected_, in_.dtype);
+    outputs_.compare(comparison, expected, in_.dtype);
+    gradients_.compare(comparison, expected, in_.dtype);
     return comparison.result();
   }
   [[nodiscard]] std::string engine() const override { return pass_.engine(in_.backward); }
 
  private:
   Exec exec_;
-  const Inputs& in_;
-  const Expected& expected_;
+  Inputs& in_;
   Matrices outputs_, gradients_;
   Pass<Exec> pass_;
 };
@@ -89,17 +89,19 @@ class BlockCase final : public bench::Case {
   }
 
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
-    if (expected_.empty()) expected_ = in_.expect();
     return visit_backend(in_.backend, in_.threads,
                          [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
-                           return std::make_unique<BlockCandidate<Exec>>(
-                               exec, in_, kernels_of(config), expected_);
+                           return std::make_unique<BlockCandidate<Exec>>(exec, in_,
+                                                                         kernels_of(config));
                          });
+  }
+
+  std::vector<bench::InputChange> change(std::uint64_t random, bool all) override {
+    return in_.change(random, all);
   }
 
  private:
   Inputs in_;
-  Expected expected_;
 };
 
 class BlockOperator final : public bench::Operator {

@@ -1,7 +1,11 @@
 #include "nn/llama_block/bench/tensor_parallel.hpp"
 
+#include <algorithm>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,11 +29,6 @@ struct Cut {
   ranks::Part columns;
   std::int64_t whole_columns = 0;
 
-  [[nodiscard]] std::int64_t count() const {
-    std::int64_t all = 0;
-    for (const ranks::Part& part : rows) all += part.count;
-    return all * columns.count;
-  }
   /// Index in the whole weight of element i of the part.
   [[nodiscard]] std::int64_t whole_index(std::int64_t i) const {
     std::int64_t row = i / columns.count;
@@ -87,7 +86,7 @@ template <class Exec>
 class Candidate final : public bench::CollectiveCandidate {
  public:
   Candidate(const std::string& variant, const ranks::Communicator& ranks, const Exec& exec,
-            const Inputs& in)
+            Inputs& in)
       : CollectiveCandidate(ranks),
         exec_(exec),
         in_(in),
@@ -105,18 +104,31 @@ class Candidate final : public bench::CollectiveCandidate {
     outputs_.poison();
     gradients_.poison();
   }
+  void inputs_changed(std::span<const bench::InputChange> changes, bool /*all*/) override {
+    for (const bench::InputChange& change : changes) {
+      const auto cut = cuts_.find(change.name);
+      if (cut == cuts_.end()) {
+        upload_rows(change.name, in_.values.at(change.name));
+        continue;
+      }
+      const std::int64_t columns = cut->second.whole_columns;
+      upload_weight(change.name, {static_cast<std::int64_t>(change.first) / columns,
+                                  static_cast<std::int64_t>(change.count) / columns});
+    }
+  }
   [[nodiscard]] std::string engine() const override { return pass_->engine(in_.backward); }
 
  protected:
   void compute() override { in_.backward ? pass_->backward() : pass_->forward(); }
 
   [[nodiscard]] bench::Errors compare() override {
+    const Expected& expected = in_.expected();
     if (in_.masks) {
+      upload_rows("dout_sampled", in_.masked_dout());
       pass_->restore(own_tensors_.matrix("dout_sampled"));
       pass_->backward();
       fence();
     }
-    const Expected expected = in_.expect();
     testing::Comparison comparison;
     compare_rows(comparison, expected);
     if (!in_.backward) return comparison.result();
@@ -160,12 +172,31 @@ class Candidate final : public bench::CollectiveCandidate {
     return specs;
   }
 
-  void upload_rows(const char* name, const std::vector<float>& whole) const {
+  void upload_rows(const std::string& name, const std::vector<float>& whole) const {
     const std::int64_t hidden = in_.shape.hidden;
     const auto first = whole.begin() + rows().begin * hidden;
     std::vector<float> own(first, first + rows().count * hidden);
     own.resize(static_cast<std::size_t>(own_tensors_.matrix(name).size()), 0.0F);
     own_tensors_[name].upload(own);
+  }
+
+  /// What this rank has of some rows of a whole weight.
+  void upload_weight(const std::string& name, ranks::Part changed) const {
+    const Cut& cut = cuts_.at(name);
+    const std::vector<float>& whole = in_.values.at(name);
+    std::int64_t own = 0;  // rows of this rank before the part
+    for (const ranks::Part& part : cut.rows) {
+      const std::int64_t begin = std::max(part.begin, changed.begin);
+      const std::int64_t end = std::min(part.begin + part.count, changed.begin + changed.count);
+      std::vector<float> values;
+      for (std::int64_t row = begin; row < end; ++row) {
+        const auto first = whole.begin() + row * cut.whole_columns + cut.columns.begin;
+        values.insert(values.end(), first, first + cut.columns.count);
+      }
+      const std::int64_t at = (own + begin - part.begin) * cut.columns.count;
+      if (begin < end) own_tensors_[name].upload_stored(values, static_cast<std::size_t>(at));
+      own += part.count;
+    }
   }
 
   /// The outputs with the rows of a rank.
@@ -193,19 +224,12 @@ class Candidate final : public bench::CollectiveCandidate {
     }
     own_tensors_ = Matrices(in_.backend, in_.dtype, inputs, "", label);
     for (const Spec& spec : weight_specs(in_.shape)) {
-      const Cut cut = cut_of(spec, in_.shape, group().size(), group().rank());
-      const std::vector<float>& whole = in_.values.at(spec.name);
-      std::vector<float> part(static_cast<std::size_t>(cut.count()));
-      for (std::int64_t i = 0; i < cut.count(); ++i) {
-        part[static_cast<std::size_t>(i)] = whole[static_cast<std::size_t>(cut.whole_index(i))];
-      }
-      own_tensors_[spec.name].upload(part);
-      cuts_.emplace(spec.name, cut);
+      cuts_.emplace(spec.name, cut_of(spec, in_.shape, group().size(), group().rank()));
+      upload_weight(spec.name, {0, spec.rows});
     }
     for (const char* name : {"stream", "delta", "dout"}) {
       if (in_.values.contains(name)) upload_rows(name, in_.values.at(name));
     }
-    if (in_.masks) upload_rows("dout_sampled", in_.masked_dout());
     outputs_ = Matrices(in_.backend, in_.dtype, with_own_rows(output_specs(own_, in_.backward)), "",
                         label);
     if (in_.backward) {
@@ -218,7 +242,7 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
   Exec exec_;
-  const Inputs& in_;
+  Inputs& in_;
   Shape own_;
   ranks::Layout layout_;
   Matrices own_tensors_, outputs_, gradients_;
@@ -242,6 +266,9 @@ class Case final : public bench::Case {
                            return std::make_unique<Candidate<Exec>>(config.variant, group_, exec,
                                                                     in_);
                          });
+  }
+  std::vector<bench::InputChange> change(std::uint64_t random, bool all) override {
+    return in_.change(random, all);
   }
 
  private:

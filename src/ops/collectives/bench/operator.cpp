@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -9,7 +10,9 @@
 #include "core/execution.hpp"
 #include "op/adapter.hpp"
 #include "op/collective.hpp"
+#include "op/new_values.hpp"
 #include "op/reference/fill.hpp"
+#include "op/reference/sample.hpp"
 #include "ranks/plain_mpi.hpp"
 
 /// The operations of a Communicator as operators of sweeps, beside the calls of MPI that a user
@@ -53,6 +56,28 @@ struct Problem {
   Dtype dtype;
   std::uint64_t seed;
   std::int64_t total;  ///< elements of all parts
+  /// Elements that have got values of another seed, the last ones at the end.
+  struct Changed {
+    bench::ChangingRows rows;
+    std::uint64_t seed;
+  };
+  std::vector<Changed> changed{};
+
+  /// Element i of the input of a rank, by its place among all.
+  [[nodiscard]] float value(int rank, std::int64_t i) const {
+    const auto last = std::find_if(changed.rbegin(), changed.rend(), [&](const Changed& one) {
+      return i >= one.rows.first && i < one.rows.first + one.rows.count;
+    });
+    return value_of(last == changed.rend() ? seed : last->seed, rank, i);
+  }
+  /// Gives elements of every rank other values, and returns which.
+  [[nodiscard]] bench::ChangingRows change(std::uint64_t random, bool all) {
+    std::mt19937_64 draw(random);
+    const bench::ChangingRows rows = bench::rows_to_change(draw, total, 1, 1, all);
+    if (all) changed.clear();
+    changed.push_back({rows, draw()});
+    return rows;
+  }
 
   [[nodiscard]] ranks::Part part(const ranks::Communicator& group) const {
     return ranks::part_of(total, group.size(), group.rank());
@@ -67,14 +92,14 @@ struct Problem {
   /// Element i of the result on a rank of the group.
   [[nodiscard]] float expected(const ranks::Communicator& group, std::int64_t i) const {
     if (kind == Kind::send_recv) {
-      return value_of(seed, (group.rank() + group.size() - 1) % group.size(), i);
+      return value((group.rank() + group.size() - 1) % group.size(), i);
     }
     if (kind == Kind::all_gather) {
       const std::int64_t longest = ranks::part_of(total, group.size(), 0).count;
-      return value_of(seed, static_cast<int>(i / longest), i);
+      return value(static_cast<int>(i / longest), i);
     }
     float sum = 0;
-    for (int rank = 0; rank < group.size(); ++rank) sum += value_of(seed, rank, i);
+    for (int rank = 0; rank < group.size(); ++rank) sum += value(rank, i);
     return sum;
   }
 };
@@ -127,7 +152,8 @@ class Candidate final : public bench::CollectiveCandidate {
     std::set<std::int64_t> places;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(count, 1024); ++i) {
       places.insert({i, count - 1 - i});
-      places.insert(static_cast<std::int64_t>(testing::hash(5, static_cast<std::uint64_t>(i)) %
+      places.insert(static_cast<std::int64_t>(testing::hash(testing::SampleSeed::current(),
+                                                    static_cast<std::uint64_t>(i)) %
                                               static_cast<std::uint64_t>(count)));
     }
     testing::Comparison comparison;
@@ -164,7 +190,7 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
   Exec exec_;
-  Problem problem_;
+  const Problem& problem_;
   const bench::Tensor<1>& input_;
   bench::Tensor<1> output_;
   std::unique_ptr<ranks::PlainMpi> mpi_;
@@ -178,11 +204,7 @@ class Case final : public bench::Case {
       const ranks::Part read = problem_.read(group_);
       input_ = bench::Tensor<1>(std::string("katt::") + name_of(problem.kind) + "::input",
                                 problem.backend, problem.dtype, {read.count});
-      std::vector<float> values(static_cast<std::size_t>(read.count));
-      for (std::int64_t i = 0; i < read.count; ++i) {
-        values[static_cast<std::size_t>(i)] = value_of(problem.seed, group_.rank(), read.begin + i);
-      }
-      input_.upload(values);
+      fill({0, problem_.total});
     });
   }
 
@@ -210,7 +232,30 @@ class Case final : public bench::Case {
                          });
   }
 
+  std::vector<bench::InputChange> change(std::uint64_t random, bool all) override {
+    const bench::ChangingRows rows = problem_.change(random, all);
+    fill(rows);
+    return {{.name = "input",
+             .first = static_cast<std::size_t>(rows.first),
+             .count = static_cast<std::size_t>(rows.count)}};
+  }
+  /// A sum stands in place of what was summed.
+  [[nodiscard]] bool runs_in_place() const override { return problem_.kind == Kind::all_reduce; }
+
  private:
+  /// What this rank reads of these elements.
+  void fill(const bench::ChangingRows& rows) const {
+    const ranks::Part read = problem_.read(group_);
+    const std::int64_t begin = std::max(read.begin, rows.first);
+    const std::int64_t end = std::min(read.begin + read.count, rows.first + rows.count);
+    if (begin >= end) return;
+    std::vector<float> values(static_cast<std::size_t>(end - begin));
+    for (std::int64_t i = begin; i < end; ++i) {
+      values[static_cast<std::size_t>(i - begin)] = problem_.value(group_.rank(), i);
+    }
+    input_.upload_stored(values, static_cast<std::size_t>(begin - read.begin));
+  }
+
   ranks::Communicator group_;
   Problem problem_;
   bench::Tensor<1> input_;

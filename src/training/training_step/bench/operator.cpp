@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "op/adapter.hpp"
 #include "op/collective.hpp"
 #include "op/matrix_ceiling.hpp"
+#include "op/reference/fill.hpp"
 #include "training/trainer.hpp"
 
 /// A training step of a LLaMA over ranks, in every layout (training/trainer.hpp), with all
@@ -54,16 +56,26 @@ ranks::Layout layout_of(const Point& point) {
   return layout;
 }
 
-/// Tokens of a few steps.
-training::TokenData data_of(const nn::LlamaConfig& config, const training::TrainOptions& options) {
+/// Random tokens of a few steps.
+training::TokenData data_of(const nn::LlamaConfig& config, const training::TrainOptions& options,
+                            std::uint64_t seed) {
   const std::int64_t count = 4 * options.shape.tokens() * options.accumulation + 1;
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) {
-    tokens[static_cast<std::size_t>(i)] =
-        static_cast<std::int32_t>((i * i / 3 + 5 * i) % config.vocab_size);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>(testing::hash(seed, i) %
+                                          static_cast<std::uint64_t>(config.vocab_size));
   }
   return {std::move(tokens), config.vocab_size, "training_step"};
 }
+
+/// The text that all candidates of a case read.
+struct Text {
+  std::uint64_t seed;
+  training::TokenData data;
+
+  Text(const Point& point, std::uint64_t seed_of_text)
+      : seed(seed_of_text), data(data_of(config_of(point), options_of(point), seed)) {}
+};
 
 /// A path that no file can have: the parameters are random.
 constexpr const char* no_checkpoint = "/dev/null/none";
@@ -71,13 +83,15 @@ constexpr const char* no_checkpoint = "/dev/null/none";
 template <class Exec>
 class Candidate final : public bench::CollectiveCandidate {
  public:
-  Candidate(const ranks::Communicator& ranks, const Exec& exec, const Point& point)
+  Candidate(const ranks::Communicator& ranks, const Exec& exec, const Point& point,
+            const Text& text)
       : CollectiveCandidate(ranks),
         exec_(exec),
         config_(config_of(point)),
         options_(options_of(point)),
         seed_(point.seed),
-        data_(data_of(config_, options_)) {
+        text_(text),
+        read_{{0, text.seed}} {
     training::TrainOptions shared = options_;
     shared.groups = ranks::Groups(group(), layout_of(point));
     bench::on_all_ranks(group(), [&] {
@@ -88,12 +102,16 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
   void fence() override { exec_.fence("katt::training_step::candidate"); }
-  /// A step overwrites the state of the last one; the check covers the losses of all steps.
-  void poison() override {}
+  /// A step overwrites the state of the last one: another one has to follow.
+  void poison() override { awaited_ = trainer_->steps() + 1; }
+  void inputs_changed(std::span<const bench::InputChange> /*changes*/, bool /*all*/) override {
+    read_.push_back({trainer_->steps(), text_.seed});
+    awaited_ = trainer_->steps() + 1;
+  }
   [[nodiscard]] std::string engine() const override { return "dist"; }
 
  protected:
-  void compute() override { (void)trainer_->step(data_); }
+  void compute() override { (void)trainer_->step(text_.data); }
 
   /// Counts the steps after the first one, which touches all memory.
   [[nodiscard]] double idle_fraction() const override {
@@ -103,12 +121,14 @@ class Candidate final : public bench::CollectiveCandidate {
     return sum / std::max<double>(1, static_cast<double>(log.size()) - 1);
   }
 
-  /// Compares the last loss and norm with those of one rank after as many steps.
+  /// Compares the last loss and norm with those of one rank after as many steps on the same texts.
   [[nodiscard]] bench::Errors compare() override {
     if (group().rank() > 0) return {};
-    training::Trainer<Exec> alone(exec_, config_, options_, no_checkpoint, seed_);
-    while (alone.steps() < trainer_->steps()) (void)alone.step(data_);
-    const training::StepLog& expected = alone.log().back();
+    if (trainer_->steps() < awaited_) {
+      return {.status = Status::failed("no step has followed the last change")};
+    }
+    follow();
+    const training::StepLog& expected = alone_->log().back();
     const training::StepLog& made = trainer_->log().back();
     const double limit = options_.dtype == Dtype::f32 ? 2e-4 : 2e-2;
     testing::Comparison comparison;
@@ -120,12 +140,37 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
  private:
+  /// Takes the steps of this rank alone that the ranks have taken together since the last comparison.
+  void follow() {
+    if (!alone_) {
+      alone_ = std::make_unique<training::Trainer<Exec>>(exec_, config_, options_, no_checkpoint,
+                                                         seed_);
+    }
+    for (std::size_t i = 0; i < read_.size(); ++i) {
+      const bool is_last = i + 1 == read_.size();
+      const std::int64_t end = is_last ? trainer_->steps() : read_[i + 1].first_step;
+      if (alone_->steps() >= end) continue;
+      const training::TokenData data = data_of(config_, options_, read_[i].seed);
+      while (alone_->steps() < end) (void)alone_->step(data);
+    }
+    read_.erase(read_.begin(), read_.end() - 1);
+  }
+
+  /// A text by its seed, from a step on.
+  struct Read {
+    std::int64_t first_step;
+    std::uint64_t seed;
+  };
+
   Exec exec_;
   nn::LlamaConfig config_;
   training::TrainOptions options_;
   std::uint64_t seed_;
-  training::TokenData data_;
+  const Text& text_;
+  std::vector<Read> read_;    ///< since the last comparison
+  std::int64_t awaited_ = 0;  ///< steps, before outputs are those of the inputs
   std::unique_ptr<training::Trainer<Exec>> trainer_;
+  std::unique_ptr<training::Trainer<Exec>> alone_;  ///< the reference, on the first rank
 };
 
 /// FLOPs of a step: the products of the blocks and of the head, forward and backward.
@@ -147,7 +192,7 @@ double flops(const Point& point) {
 class Case final : public bench::Case {
  public:
   Case(ranks::Communicator group, Point point)
-      : group_(std::move(group)), point_(std::move(point)) {}
+      : group_(std::move(group)), point_(std::move(point)), text_(point_, point_.seed) {}
 
   [[nodiscard]] bench::Work work() const override {
     return {.flops = flops(point_),
@@ -158,13 +203,19 @@ class Case final : public bench::Case {
   std::unique_ptr<bench::Candidate> prepare(const Config& /*config*/) override {
     return visit_backend(point_.backend, point_.threads,
                          [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
-                           return std::make_unique<Candidate<Exec>>(group_, exec, point_);
+                           return std::make_unique<Candidate<Exec>>(group_, exec, point_, text_);
                          });
+  }
+  /// All tokens: a step reads few of them. The parameters change by themselves.
+  std::vector<bench::InputChange> change(std::uint64_t random, bool /*all*/) override {
+    text_ = Text(point_, random);
+    return {{.name = "tokens", .first = 0, .count = static_cast<std::size_t>(text_.data.size())}};
   }
 
  private:
   ranks::Communicator group_;
   Point point_;
+  Text text_;
 };
 
 class TrainingStep final : public bench::CollectiveOperator {

@@ -5,7 +5,7 @@
 
 #include "core/error.hpp"
 #include "io/hdf5/case_file.hpp"
-#include "op/reference/expected.hpp"
+#include "op/new_values.hpp"
 #include "op/reference/fill.hpp"
 #include "ops/attention/reference/expected.hpp"
 #include "ops/attention/reference/lengths.hpp"
@@ -149,12 +149,33 @@ double Inputs::flops() const {
   return attention::forward_flops(args) * (backward ? 2.5 : 1.0);
 }
 
-testing::Errors compare(const Inputs& inputs, const std::vector<Output>& outputs) {
-  const attention::HostProblem problem = inputs.host_problem();
+std::vector<bench::InputChange> Inputs::change(std::uint64_t random, bool all) {
+  std::vector<bench::RandomInput> changing;
+  const auto add = [&](const char* name, std::vector<float>& values) {
+    changing.push_back({.name = name, .values = values, .row = head_dim});
+  };
+  if (all || !backward) {
+    add("q", q);
+    add("k", k);
+    add("v", v);
+  }
+  if (backward) add("dout", dout);
+  expected_.reset();
+  return bench::change_values(changing, random, all);
+}
+
+const testing::Expected& Inputs::expected() {
+  if (!expected_) {
+    const attention::HostProblem problem = host_problem();
+    expected_ = backward ? attention::expected_gradients(problem, dtype)
+                         : attention::expected_rows(problem, dtype);
+  }
+  return *expected_;
+}
+
+testing::Errors compare(Inputs& inputs, const std::vector<Output>& outputs) {
   testing::Comparison reported, unreported;
-  for (const testing::ExpectedPart& part :
-       inputs.backward ? attention::expected_gradients(problem, inputs.dtype)
-                       : attention::expected_rows(problem, inputs.dtype)) {
+  for (const testing::ExpectedPart& part : inputs.expected()) {
     const auto made = std::ranges::find(outputs, part.output, &Output::name);
     testing::add_all(part.unreported ? unreported : reported, part, made->values, made->shape,
                      inputs.dtype);

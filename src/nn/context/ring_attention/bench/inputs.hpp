@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "nn/context/ring_schedule.hpp"
 #include "op/reference/compare.hpp"
+#include "op/reference/expected.hpp"
 #include "op/registry.hpp"
 #include "ops/attention/reference/float64.hpp"
 #include "ranks/communicator.hpp"
@@ -15,7 +17,8 @@ namespace katt::ring_attention {
 
 /// A whole problem of attention on the host, as case files hold it (docs/schema.md). Every rank has
 /// it, for its part and for the check; it is not part of the measurement.
-struct Inputs {
+class Inputs {
+ public:
   bool backward = false;
   Dtype dtype = Dtype::f32;
   std::int64_t batch = 0, heads = 0, kv_heads = 0, seq_q = 0, seq_kv = 0, head_dim = 0;
@@ -36,6 +39,14 @@ struct Inputs {
 
   [[nodiscard]] attention::HostProblem host_problem() const;
   [[nodiscard]] double flops() const;
+
+  /// Case::change(): without `all` in the backward pass dout alone, of which nothing is derived.
+  [[nodiscard]] std::vector<bench::InputChange> change(std::uint64_t random, bool all);
+  /// A sample of the outputs, chosen again when the inputs have changed.
+  [[nodiscard]] const testing::Expected& expected();
+
+ private:
+  std::optional<testing::Expected> expected_{};
 };
 
 /// An output by name, whole.
@@ -46,6 +57,6 @@ struct Output {
 };
 
 /// Compares outputs with the float64 reference; on a sample for a large problem.
-[[nodiscard]] testing::Errors compare(const Inputs& inputs, const std::vector<Output>& outputs);
+[[nodiscard]] testing::Errors compare(Inputs& inputs, const std::vector<Output>& outputs);
 
 }  // namespace katt::ring_attention

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,13 +26,16 @@ template <class Exec>
 class Candidate final : public bench::CollectiveCandidate {
  public:
   Candidate(const std::string& variant, const ranks::Communicator& ranks, const Exec& exec,
-            Backend backend, const Inputs& in)
+            Backend backend, Inputs& in)
       : CollectiveCandidate(ranks), in_(in) {
     bench::on_all_ranks(group(), [&] { pass_.emplace(variant, group(), exec, backend, in); });
     if (in.backward) pass_->compute_forward();
   }
   void fence() override { pass_->fence(); }
   void poison() override { pass_->poison(); }
+  void inputs_changed(std::span<const bench::InputChange> /*changes*/, bool all) override {
+    pass_->renew(all);
+  }
   [[nodiscard]] std::string engine() const override { return "dist"; }
 
  protected:
@@ -41,7 +46,7 @@ class Candidate final : public bench::CollectiveCandidate {
   }
 
  private:
-  const Inputs& in_;
+  Inputs& in_;
   std::optional<Pass<Exec>> pass_;
 };
 
@@ -81,6 +86,9 @@ class Case final : public bench::Case {
         backend_, threads_, [&]<class Exec>(const Exec& exec) -> std::unique_ptr<bench::Candidate> {
           return std::make_unique<Candidate<Exec>>(config.variant, group_, exec, backend_, inputs_);
         });
+  }
+  std::vector<bench::InputChange> change(std::uint64_t random, bool all) override {
+    return inputs_.change(random, all);
   }
 
  private:

@@ -92,6 +92,16 @@ class Pass {
     else lse_.poison();
   }
 
+  /// Takes over inputs that have changed (Inputs::change()), and what the backward pass reads of the
+  /// forward pass.
+  void renew(bool all) {
+    if (in_.backward) fill(dout_, in_.dout, queries_, in_.heads);
+    if (in_.backward && !all) return;
+    fill(q_, in_.q, queries_, in_.heads);
+    fill_keys_and_values(kv_);
+    if (in_.backward) compute_forward();
+  }
+
   /// The whole outputs, on rank 0; all ranks call it.
   [[nodiscard]] std::vector<Output> gather() const {
     std::vector<Output> all;
@@ -203,23 +213,32 @@ class Pass {
                                         const std::vector<float>& values,
                                         const nn::ZigzagRows& rows, std::int64_t heads) const {
     bench::Tensor<2> made = empty(backend, name, rows, heads);
+    fill(made, values, rows, heads);
+    return made;
+  }
+  /// With the rows of this rank.
+  void fill(const bench::Tensor<2>& made, const std::vector<float>& values,
+            const nn::ZigzagRows& rows, std::int64_t heads) const {
     std::vector<float> local(static_cast<std::size_t>(made.ref().size()), 0.0F);
     for_elements(rows, heads * in_.head_dim, 0, heads, in_.head_dim,
                  [&](std::size_t here, std::size_t there) { local[here] = values[there]; });
     made.upload(local);
-    return made;
   }
   [[nodiscard]] bench::Tensor<2> keys_and_values(Backend backend) const {
     const std::int64_t size = in_.kv_heads * in_.head_dim;
     bench::Tensor<2> made("katt::ring_attention::kv", backend, in_.dtype,
                           {in_.batch * keys_.rows(), 2 * size});
+    fill_keys_and_values(made);
+    return made;
+  }
+  void fill_keys_and_values(const bench::Tensor<2>& made) const {
+    const std::int64_t size = in_.kv_heads * in_.head_dim;
     std::vector<float> local(static_cast<std::size_t>(made.ref().size()), 0.0F);
     for (const auto& [values, first] : {std::pair(&in_.k, std::int64_t{0}), {&in_.v, size}}) {
       for_elements(keys_, 2 * size, first, in_.kv_heads, in_.head_dim,
                    [&](std::size_t here, std::size_t there) { local[here] = (*values)[there]; });
     }
     made.upload(local);
-    return made;
   }
   [[nodiscard]] bench::Tensor<1> slopes(Backend backend) const {
     if (in_.slopes.empty()) return {};
