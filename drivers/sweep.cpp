@@ -79,8 +79,8 @@ int sweep_command(const Invocation& invocation) {
   line.flag("--isolate", isolate,
             "outlive a variant that ends the process: a failed row (on a device always)");
   line.option("--score-rule-file",
-              "a score rule of Python, as katt.sweep writes it: a value of --score-rule",
-              files({".json"}));
+              "score rules of Python, as katt.sweep writes them: values of --score-rule",
+              files({".safetensors"}));
   line.option("--limit-s",
               "seconds after which a step of a variant (its first run, its warm-up, a sample) has "
               "hung: a failed row (default: none)");
@@ -94,8 +94,12 @@ int sweep_command(const Invocation& invocation) {
   line.example("katt sweep attention --seq 1024 --candidate ./mine.so -o results/mine.h5",
                "a kernel of yours beside ours");
   MeasureOptions measuring(line, invocation, request);
-  line.when_given("--score-rule-file", [&](const std::string& rule) {  // a value of an axis
-    for (const bench::SweepEntry& entry : request.entries) entry.op->add_rule(rule);
+  line.when_given("--score-rule-file", [&](const std::string& rules) {  // values of an axis
+    std::vector<const bench::Operator*> ops;
+    for (const bench::SweepEntry& entry : request.entries) bench::add_once(ops, entry.op);
+    for (const std::string& rule : bench::split(rules, ',')) {
+      for (const bench::Operator* op : ops) op->add_rule(rule);
+    }
   });
   if (!line.parse(invocation)) return 0;
   measuring.apply(request);

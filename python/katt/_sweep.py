@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def sweep(
     peers: Mapping[str, Callable] | Iterable[str] = (),
     candidates: Mapping[str, str | Path] | Iterable[str | Path] = (),
     arrays: str = "numpy",
-    score_rule: Callable | str | None = None,
+    score_rule: Callable | str | Sequence[Callable | str] | Mapping[str, Callable] | None = None,
     output: str | Path | None = None,
     progress: bool = True,
     **axes: Any,
@@ -65,9 +65,11 @@ def sweep(
         paths, of shared libraries that include katt/candidate.h (compile them with -I and katt.get_include()) and of files
         of Python. untrusted=True runs them without network, writable files and other processes.
     arrays: the arrays of functions, "numpy" or "torch".
-    score_rule: for "attention": a score rule as katt.attention takes it, of NumPy's functions, or a katt.Rule. Its
-        rows have its name, and its float64 reference is the same rule, score by score. What it captures must have
-        elements for every point of the sweep. It runs on the CPU.
+    score_rule: for "attention": a score rule as katt.attention takes it, of NumPy's functions, or a katt.Rule; a list
+        of these and "none"; or a dict of rules by name: entries of a file that say score_rule = "NAME" find theirs in
+        it. A rule's rows have its name, and their float64 reference is the same rule, score by score. What it captures
+        must have elements for every point of the sweep. It runs on the CPU. The peers "torch_flex", "torch_flex_eager",
+        "torch_eager" and "torch_compile" compute it, too; a function of yours must do so itself.
     output: the result file; a temporary one, which lives as long as the Result, if None.
     progress: show the program's progress.
 
@@ -87,8 +89,6 @@ def sweep(
             arguments += [f"--{option}"] if value else []
         else:
             arguments += [f"--{option}", axis_text(name, value)]
-    if isinstance(score_rule, str):
-        arguments += ["--score-rule", score_rule]
     folder = None
     if output is None:
         folder = tempfile.TemporaryDirectory(prefix="katt-sweep-")
@@ -98,8 +98,7 @@ def sweep(
         PeerServer(peers if isinstance(peers, Mapping) else {}, arrays) as server,
         tempfile.TemporaryDirectory(prefix="katt-rule-") as rules,
     ):
-        if score_rule is not None and not isinstance(score_rule, str):
-            arguments += rule_options(score_rule, Path(rules))
+        arguments += rule_options(str(op), score_rule, Path(rules))
         arguments += candidate_options(candidates, Path(rules))
         names = list(peers)
         if names:
@@ -118,16 +117,39 @@ def sweep(
     return result
 
 
-def rule_options(score_rule: Callable, folder: Path) -> list[str]:
-    """The options for a rule, which is written to a file of this folder. ValueError for what is none."""
+def rule_options(op: str, score_rule: Any, folder: Path) -> list[str]:
+    """The options for score rules, which are written to files of this folder. ValueError for what is none."""
+    if score_rule is None:
+        return []
+    is_dict = isinstance(score_rule, Mapping)
+    rules = score_rule if isinstance(score_rule, (list, tuple)) else [score_rule]
+    given = list(score_rule.items()) if is_dict else [(None, rule) for rule in rules]
+    if not given:
+        raise ValueError(f"score_rule: holds an empty {type(score_rule).__name__}, expected rules")
+    files: dict[str, Path] = {}
+    names = []
+    for name, rule in given:
+        is_known = isinstance(rule, str) and not is_dict
+        names.append(rule if is_known else write_named(name, rule, folder, files))
+    options = ["--score-rule-file", ",".join(map(str, files.values()))] if files else []
+    return options if is_dict and op.endswith(".toml") else [*options, "--score-rule", ",".join(names)]
+
+
+def write_named(name: str | None, rule: Any, folder: Path, files: dict[str, Path]) -> str:
+    """Writes a rule to one of the files, and returns its name: the function's, if none is given."""
     try:
-        rule = score_rule if isinstance(score_rule, Rule) else Rule(score_rule)
-        name = rule.name if rule.name.isidentifier() and rule.name != "none" else "rule"
-        path = folder / f"{name}.safetensors"
-        write_rule(path, name, rule)
+        rule = rule if isinstance(rule, Rule) else Rule(rule)
+        if name is None:
+            name = rule.name if rule.name.isidentifier() and rule.name != "none" else "rule"
+        elif not (isinstance(name, str) and name.isidentifier() and name != "none"):
+            raise RuleError(f"holds the name {name!r}, expected letters, digits and _, and not none")
+        if name in files:
+            raise RuleError(f"holds two rules of the name {name}, expected a dict with a name for each")
+        files[name] = folder / f"{name}.safetensors"
+        write_rule(files[name], name, rule)
     except RuleError as error:
         raise ValueError(f"score_rule: {error}") from None
-    return ["--score-rule-file", str(path), "--score-rule", name]
+    return name
 
 
 def axis_text(name: str, value: Any) -> str:

@@ -195,6 +195,7 @@ class TensorCase final : public Case {
     if (op_.is_foreign && !op_.is_foreign(problem_)) return std::nullopt;
     expect();
     ForeignCase foreign;
+    if (op_.rule_file) foreign.rule_file = op_.rule_file(problem_);
     foreign.parameters = {problem_.parameters.begin(), problem_.parameters.end()};
     for (const TensorSpec& spec : pass_.inputs) {
       if (!add(foreign.inputs, spec, with_derived && spec.derived && spec.held)) continue;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -38,6 +39,7 @@
 ///   is_foreign(Problem)               whether another program could compute it
 ///   read(CaseFile, Problem&)          reads further attributes of a file, refuses what it holds
 ///   add_rule(path)                    adds what a file describes to the values of an axis
+///   rule_file(Problem)                that file, if the problem has such a value; empty: one in C++
 namespace katt::bench {
 
 /// A description as data. Functions may be empty.
@@ -55,6 +57,7 @@ struct TensorOperatorData {
   std::function<bool(const Problem&)> is_foreign{};
   std::function<void(const io::CaseFile&, Problem&)> read{};
   std::function<void(const std::filesystem::path&)> add_rule{};
+  std::function<std::optional<std::filesystem::path>(const Problem&)> rule_file{};
 
   [[nodiscard]] const Pass& pass(bool is_backward) const {
     return is_backward ? backward : forward;
@@ -160,6 +163,7 @@ const TensorOperatorData& data_of() {
     if constexpr (requires { &Op::is_foreign; }) data.is_foreign = Op::is_foreign;
     if constexpr (requires { &Op::read; }) data.read = Op::read;
     if constexpr (requires { &Op::add_rule; }) data.add_rule = Op::add_rule;
+    if constexpr (requires { &Op::rule_file; }) data.rule_file = Op::rule_file;
     return data;
   }();
   return made;

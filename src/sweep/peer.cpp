@@ -33,17 +33,19 @@ nlohmann::json open_request(const Operator& op, const Point& point, const Foreig
   for (const auto& [axis, value] : point.values) {
     std::visit([&, key = axis](const auto& held) { axes[key] = held; }, value);
   }
-  return {{"do", "open"},
-          {"op", op.name()},
-          {"pass", point.pass},
-          {"backend", name_of(point.backend)},
-          {"device", devices::chosen()},
-          {"threads", point.threads},
-          {"processors", allowed_processors()},
-          {"bound", bound.processors()},
-          {"dtype", name_of(point.dtype)},
-          {"axes", std::move(axes)},
-          {"parameters", foreign.parameters}};
+  nlohmann::json request = {{"do", "open"},
+                            {"op", op.name()},
+                            {"pass", point.pass},
+                            {"backend", name_of(point.backend)},
+                            {"device", devices::chosen()},
+                            {"threads", point.threads},
+                            {"processors", allowed_processors()},
+                            {"bound", bound.processors()},
+                            {"dtype", name_of(point.dtype)},
+                            {"axes", std::move(axes)},
+                            {"parameters", foreign.parameters}};
+  if (foreign.rule_file) request["rule_file"] = foreign.rule_file->string();
+  return request;
 }
 
 PeerEntry skipped(std::string reason) { return {Status::skipped(std::move(reason)), nullptr, 0}; }
@@ -88,7 +90,9 @@ PeerEntry Peers::open(const std::string& name, const Operator& op, const Point& 
   }
   auto foreign = inputs.foreign();
   if (!foreign) return skipped(op.name() + " cannot hand these inputs to a peer");
-
+  if (foreign->rule_file && foreign->rule_file->empty()) {
+    return skipped(op.name() + " has a score rule in C++, which a peer cannot read");
+  }
   std::shared_ptr<PeerProcess>& process = processes_[{name, slot}];
   if (!process || !process->alive()) {
     process = std::make_shared<PeerProcess>(launch_of_peer(name), stop_);
@@ -109,7 +113,9 @@ PeerEntry Peers::open_candidate(const std::string& name, const CandidateFile& fi
                                 const Operator& op, const Point& point, Case& inputs,
                                 const Bound& bound) {
   auto foreign = inputs.foreign(true);
-  if (!foreign) return skipped(op.name() + " cannot hand these inputs to a candidate");
+  if (!foreign || foreign->rule_file) {
+    return skipped(op.name() + " cannot hand these inputs to a candidate");
+  }
   SharedOffsets in, out;
   OpenCase open;
   open.foreign = std::move(*foreign);

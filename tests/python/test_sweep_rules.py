@@ -59,3 +59,49 @@ def test_what_is_no_rule_is_refused():
         sweep(lambda s, b, h, q, k: numpy.sin(s))
     with pytest.raises(ValueError, match="expected no rule, which rmsnorm does not have"):
         katt.sweep("rmsnorm", score_rule=softcap, progress=False)
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_several_rules_share_the_rounds(as_list):
+    rules = ["none", softcap, documents] if as_list else {"capped": softcap, "mask": documents}
+    rows = sweep(rules, paired="score_rule", variant="flash", dtype="f32").frame.to_dict("records")
+    names = ["none", "softcap", "documents"] if as_list else ["capped", "mask"]
+    assert [row["score_rule"] for row in rows] == names
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["paired_to"] for row in rows} == {f"score_rule={names[0]}"}
+    assert rows[0]["paired_ratio"] == 1 and all(0 < row["paired_ratio"] < 100 for row in rows)
+
+
+def test_entries_of_a_file_name_their_rules(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_text(
+        'op = "attention"\nheads = 4\nseq = 50\nhead_dim = 16\nvariant = "flash"\nrounds = 2\n'
+        '[[sweep]]\nscore_rule = ["none", "capped"]\npaired = ["score_rule"]\n'
+        '[[sweep]]\nsoftcap = [0, 2]\npaired = ["softcap"]\n'
+        '[[sweep]]\nlabel = "apart"\nscore_rule = "mask"\n'
+    )
+    rules = {"capped": softcap, "mask": documents}
+    rows = katt.sweep(path, score_rule=rules, progress=False).frame.to_dict("records")
+    found = {(row["label"], row["score_rule"], row["softcap"], row["paired_to"]) for row in rows}
+    assert found == {
+        ("", "none", 0, "score_rule=none"),
+        ("", "capped", 0, "score_rule=none"),
+        ("", "none", 2, "softcap=0"),
+        ("apart", "mask", 0, ""),
+    }
+    assert {row["status"] for row in rows} == {"ok"} and all(row["paired_ratio"] > 0 for row in rows if row["paired_to"])
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([softcap, softcap], "score_rule: holds two rules of the name softcap, expected a dict with a name for each"),
+        ({"a b": softcap}, "score_rule: holds the name 'a b', expected letters, digits and _, and not none"),
+        ({"none": softcap}, "score_rule: holds the name 'none', expected letters"),
+        ([], "score_rule: holds an empty list, expected rules"),
+        (["softcapp"], "score.rule softcapp"),
+    ],
+)
+def test_what_names_no_rules_is_refused(rules, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(rules)

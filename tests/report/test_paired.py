@@ -99,3 +99,17 @@ def test_pairs_are_no_axes(group, tmp_path):
             del line[name]
     before = load(synthetic.write(tmp_path / "old.h5", old))
     assert len(compare(before, before).rows) == 12
+
+
+def test_rows_along_another_axis_are_no_marks(tmp_path, monkeypatch):
+    """A group may be paired along several axes from one reference; the figure has those along the longest."""
+    monkeypatch.setitem(synthetic.STRINGS, "paired_to", 96)
+    file = block_masks()
+    for line in [line for line in file.rows if line["block_density"] == 1]:
+        file.rows.append(line | {"softcap": 20.0, "paired_to": "softcap=0", "point": f"{len(file.rows):06d}",
+                                 "paired_ratio": 0.25, "paired_ratio_lo": 0.2, "paired_ratio_hi": 0.3})  # fmt: skip
+    group = groups(load(synthetic.write(tmp_path / "two.h5", file)))[0]
+    assert len(relative_rates(group)) == 12 + 4
+    plot = paired(group)
+    assert plot.title == "Rate over block_density, paired with block_density=1"
+    assert "0.25" not in "".join(line.partition("the rate of work is")[2] for line in sentences(group) if "Paired" in line)

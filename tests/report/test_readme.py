@@ -77,6 +77,28 @@ def test_ratios_are_paired(tree):
     assert table[0] == "| seq_q | f32 | bf16 |" and [line.split(" | ")[0] for line in table[2:]] == ["| 512", "| 1024"]
 
 
+def test_ratios_of_paired_points(tree, monkeypatch, capsys):
+    monkeypatch.setitem(synthetic.STRINGS, "paired_to", 96)
+    monkeypatch.setitem(synthetic.STRINGS, "score_rule", 16)
+    held = synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",))
+    held.rows = [line | {"score_rule": "none", "paired_to": "score_rule=none"} for line in held.rows if not line["causal"]]
+    plain = next(line for line in held.rows if line["variant"] == "flash")
+    held.rows = [plain]
+    for axes, to, factor in (({"score_rule": "mine"}, "score_rule=none", 2), ({"softcap": 20.0}, "softcap=0", 4)):
+        point = f"q{len(held.rows):04d}"
+        held.rows.append(plain | axes | {"point": point, "paired_to": to, "time_s": factor * plain["time_s"]})
+        held.samples["run-0001", point] = factor * held.samples["run-0001", plain["point"]]
+    path = "results/zen4-2c/sweep/paired.h5"
+    synthetic.write(tree / path, held)
+    assert filled(tree, f"{path} ratio over=score_rule=none score_rule=mine digits=3") == "0.500"
+    assert filled(tree, f"{path} ratio over=score_rule=none,softcap=20 score_rule=mine digits=3") == "2.00"
+    assert filled(tree, f"{path} ratio over=seq_q=512,softcap=20 softcap=20") == "–", "lengths are not paired"
+    assert filled(tree, f"{path} ratio over=softcap=much softcap=20") == "–"
+    (tree / "text.md").write_text(f"<!-- katt: {path} ratio over=rule=none --><!-- /katt -->")
+    assert main(["readme", str(tree / "text.md")]) == 2
+    assert "holds an unknown name rule, expected one of" in capsys.readouterr().err
+
+
 def test_examples_of_markers_stay(tree):
     document = tree / "text.md"
     text = "Write\n\n    it is <!-- katt: FILE QUANTITY … -->2.4<!-- /katt -->\n\nor `<!-- katt: question --><!-- /katt -->`.\n"

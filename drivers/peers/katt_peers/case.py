@@ -32,6 +32,7 @@ class Case:
     inputs: tuple
     outputs: tuple
     memory: mmap.mmap = field(repr=False)
+    rule_file: str = ""  # of the score rule, where the case has one (operators say what it holds)
 
     @staticmethod
     def from_request(request, memory=MEMORY):
@@ -51,4 +52,5 @@ class Case:
             inputs=specs("inputs"),
             outputs=specs("outputs"),
             memory=mmap.mmap(memory, request["bytes"]),
+            rule_file=request.get("rule_file", ""),
         )

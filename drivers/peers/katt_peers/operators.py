@@ -11,16 +11,22 @@ SOURCE = Path(__file__).resolve().parents[3] / "src"  # scripts/peers installs t
 
 
 @cache
+def load(path):
+    """The module of a file in an operator's folder bench; its name is unique among those of all operators."""
+    spec = importlib.util.spec_from_file_location(f"katt_{path.parents[1].name}_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # torch.compile imports the modules of a function by name
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
 def modules(library):
     """The modules for a library by operator; the name is that of the folder, or OPERATOR."""
     found = {}
     for path in sorted(SOURCE.glob(f"*/*/bench/{library}_peer.py")):
-        folder = path.parents[1].name
-        spec = importlib.util.spec_from_file_location(f"katt_{folder}_{path.stem}", path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # torch.compile imports the modules of a function by name
-        spec.loader.exec_module(module)
-        found[getattr(module, "OPERATOR", folder)] = module
+        module = load(path)
+        found[getattr(module, "OPERATOR", path.parents[1].name)] = module
     return found
 
 

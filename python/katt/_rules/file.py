@@ -1,4 +1,5 @@
-"""Files of score rules, which the program katt reads (src/ops/attention/bench/rule_file.hpp)."""
+"""Files of score rules, which the program katt reads (src/ops/attention/bench/rule_file.hpp), and peers of its sweeps
+(src/ops/attention/bench/torch_rule.py)."""
 
 import json
 import struct
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy
 
 from .compact import compact
+from .program import Program
 from .run import Rule, held
 
 DTYPES = {"float32": "F32", "int32": "I32", "bool": "BOOL"}
@@ -21,10 +23,21 @@ def write(path: Path, name: str, rule: Rule) -> None:
         for field in ("code", "indices", "constants", "results", "registers"):
             tensors[f"{part}.{field}"] = numpy.asarray(getattr(made, field), numpy.int32)
     tensors |= {f"captured.{n}": numpy.ascontiguousarray(array) for n, array in enumerate(arrays)}
-    header, end = {"__metadata__": {"name": name}}, 0
+    header, end = {"__metadata__": {"name": name, "values": values_text(rule.programs.score)}}, 0
     for key, array in tensors.items():
         places = [end, end + array.nbytes]
         header[key] = {"dtype": DTYPES[str(array.dtype)], "shape": list(array.shape), "data_offsets": places}
         end = places[1]
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(array.tobytes() for array in tensors.values()))
+
+
+def values_text(program: Program) -> str:
+    """The values of a program in order, the result last, as JSON: [operation, type, operands, item], where operands are
+    places in this list, and a gather's item is the number of its tensor."""
+    live = program.live()
+    places = {number: place for place, number in enumerate(live)}
+    (result,) = program.results
+    values = [program.values[number] for number in live]
+    listed = [[value.operation, value.type, [places[n] for n in value.operands], value.item] for value in values]
+    return json.dumps({"values": listed, "result": places[result]})

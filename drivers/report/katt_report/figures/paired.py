@@ -57,10 +57,19 @@ def _same(held, text: str) -> bool:
     return held == text if isinstance(held, str) else float(held) == float(text)
 
 
-def paired(group: Group) -> style.Plot | None:
-    """Rate relative to the reference over the paired axis: a panel a dtype, a line for the rest, with intervals."""
+def _along_one_axis(group: Group) -> tuple[str | None, Points]:
+    """The axis that most rows were paired along, and those rows."""
     points = relative_rates(group)
     axis = paired_axis(points)
+    if axis is not None:
+        along = [axis in (part.partition("=")[0] for part in to.split(",")) for to in points["paired_to"].tolist()]
+        points = points.where(np.array(along, bool))
+    return axis, points
+
+
+def paired(group: Group) -> style.Plot | None:
+    """Rate relative to the reference over the paired axis: a panel a dtype, a line for the rest, with intervals."""
+    axis, points = _along_one_axis(group)
     if axis is None or len(points.values(axis)) < 2:
         return None
     named = [name for name in ("variant", group.x, *group.facets) if name and name not in _axes(points)]
@@ -111,8 +120,7 @@ def paired(group: Group) -> style.Plot | None:
 
 def paired_lines(group: Group) -> list[str]:
     """A sentence a dtype: the range of the rates away from the reference."""
-    points = relative_rates(group)
-    axis = paired_axis(points)
+    axis, points = _along_one_axis(group)
     if axis is None:
         return []
     others = points.where(points["variant"] != schema.BASELINE)

@@ -82,7 +82,9 @@ def answer(query: str, document: Path, place: str, missing: str | None = None) -
     table = source.summary if value.startswith("summary/") else source.rows
     value = value.removeprefix("summary/")
     down, across = _listed(options, "down"), _listed(options, "across")
-    _known(place, table, [*(name.removesuffix("!") for name in named), *down, *across])
+    over = options.get("over", "")
+    moved = [part.partition("=")[0] for part in over.split(",")] if "=" in over else []
+    _known(place, table, [*(name.removesuffix("!") for name in named), *down, *across, *moved])
     rows = [row for row in table if all(_is(row, name, wanted) for name, wanted in named.items())]
     if not rows:
         if missing is not None:

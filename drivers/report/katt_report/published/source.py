@@ -40,11 +40,23 @@ class Source:
         return tuple(row[name] for name in self._point)
 
     def ratio(self, row: dict, other: str) -> Interval:
-        """Time of `other`, with its fastest tile, over the time of `row`, round by round at the same point."""
-        theirs = self._fastest.get((other, self.point_of(row)))
+        """Time of `other` over the time of `row`, round by round: a variant at the same point, with its fastest tile, or
+        NAME=VALUE,…, the row's variant at a point that the sweep has paired with this one."""
+        theirs = self._paired(row, other) if "=" in other else self._fastest.get((other, self.point_of(row)))
         samples = [self.results.samples_of(held) if held else None for held in (theirs, row)]
         found = None if any(one is None for one in samples) else paired_ratio(*samples)
         return found or Interval(math.nan, math.nan, math.nan)
+
+    def _paired(self, row: dict, to: str) -> dict | None:
+        """The row of the same variant at the point with other values of paired axes."""
+        try:
+            values = dict(part.split("=", 1) for part in to.split(","))
+            moved = {name: type(row[name])(value) for name, value in values.items()}
+        except ValueError:  # no value of its column
+            return None
+        theirs = self._fastest.get((row["variant"], self.point_of(row | moved)))
+        axes = {part.partition("=")[0] for held in (row, theirs or {}) for part in held.get("paired_to", "").split(",")}
+        return theirs if set(values) <= axes else None
 
     @cached_property
     def _point(self) -> list[str]:

@@ -93,6 +93,12 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
   for (std::int64_t& live : p.integers["block_mask"]) live = live != 0 ? 1 : 0;
 }
 
+std::optional<std::filesystem::path> Description::rule_file(const bench::Problem& p) {
+  const NamedRule* rule = rule_of(p);
+  if (rule == nullptr) return std::nullopt;
+  return rule_file_of(rule->name);
+}
+
 void Description::add_rule(const std::filesystem::path& path) { add_rule_file(path); }
 
 }  // namespace katt::attention

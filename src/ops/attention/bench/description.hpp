@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -132,8 +133,9 @@ struct Description {
     }
   }
   static bool is_foreign(const bench::Problem& p) {
-    return p.extent("has_block_mask") == 0 && p.extent("score_rule") == 0;
+    return p.extent("has_block_mask") == 0;
   }
+  static std::optional<std::filesystem::path> rule_file(const bench::Problem& p);
   static testing::Expected expected(const bench::Problem& p) {
     const HostProblem problem = host_problem(p);
     return p.backward ? expected_gradients(problem, p.dtype) : expected_rows(problem, p.dtype);

@@ -34,6 +34,7 @@ def refuse_masks(case):
     axes = case.axes
     for name, free, what in (("window_left", -1, "sliding window"), ("window_right", -1, "sliding window"),
                              ("softcap", 0, "softcap"), ("alibi", 0, "ALiBi"), ("kv_len_min", -1, "key lengths"),
+                             ("score_rule", "none", "score rule"),
                              ("layout", "bhsd", "other order than batch, head, seq, head_dim")):  # fmt: skip
         if axes[name] != free:
             raise Refusal(f"this peer of oneDNN's graph has no {what}")

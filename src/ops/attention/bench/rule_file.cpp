@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -131,6 +132,12 @@ class Reader {
 }
 #endif
 
+/// The files that were read, by the names of their rules.
+std::map<std::string, std::filesystem::path>& rule_files() {
+  static std::map<std::string, std::filesystem::path> files;
+  return files;
+}
+
 ExactRule exact_rule(const std::shared_ptr<const FileRule>& held) {
   return
       [held](double score, const QueryIndex& at, double /*position*/, double key, double& slope) {
@@ -168,8 +175,14 @@ std::string add_rule_file(const std::filesystem::path& path) {
           [](std::int64_t) -> VariantTable<Kokkos::Cuda, BackwardArgs> { refuse_device(); })};
 #endif
   named.exact = [held](std::int64_t) { return exact_rule(held); };
+  rule_files()[named.name] = std::filesystem::absolute(path);
   named_rules().push_back(std::move(named));
   return named_rules().back().name;
+}
+
+std::filesystem::path rule_file_of(const std::string& rule) {
+  const auto found = rule_files().find(rule);
+  return found == rule_files().end() ? std::filesystem::path() : found->second;
 }
 
 }  // namespace katt::attention

@@ -1,13 +1,18 @@
 """torch.nn.functional.scaled_dot_product_attention with a given backend, and attention step by step."""
 
+from pathlib import Path
+
 import torch
 import torch._dynamo
 import torch._inductor.exc
+from katt_peers.operators import load
 from katt_peers.refusal import Refusal
 from katt_peers.server import first_line
 from katt_peers.torch_case import DTYPES, TorchCase, gradients_of, inputs_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+rule_of = load(Path(__file__).with_name("torch_rule.py")).rule_of
 
 
 def open_flash(case):
@@ -28,33 +33,38 @@ def open_cudnn(case):
 
 def open_flex(case):
     """flex_attention, compiled: on a GPU a flash kernel in Triton, on a CPU one in C++, without gradients."""
-    torch._dynamo.reset()  # a case is compiled for its own shapes
-    return open_flexible(case, torch.compile(flex_attention, dynamic=False))
+    return open_flexible(case, lambda function: torch.compile(function, dynamic=False))
 
 
 def open_flex_eager(case):
-    """flex_attention step by step, the scores stored."""
-    return open_flexible(case, flex_attention)
+    """flex_attention step by step, the scores stored. It, too, traces its rule; on a CPU it has no gradients either."""
+    return open_flexible(case, lambda function: function)
 
 
-def open_flexible(case, function):
-    """flex_attention. A softcap and ALiBi are its score rule, a causal
+def open_flexible(case, transform):
+    """flex_attention. Softcap, ALiBi, a score rule of the sweep and an additive mask are its score rule, a causal
     mask and a window skip whole blocks. PyTorch's own alignment of queries and keys is made ours."""
     axes = case.axes
-    for name, what in (("bias", "an additive mask"), ("block_density", "our block masks"), ("score_rule", "a rule")):
-        if axes[name] not in (0, 1.0, "none", ""):
-            raise Refusal(f"this peer does not take {what}")
+    if axes["block_density"] != 1:
+        raise Refusal("this peer does not take our block masks")
     if axes["kv_len_min"] >= 0:
         raise Refusal("this peer does not take key lengths")
-    inputs = inputs_of(case)
+    torch._dynamo.reset()  # a case is compiled for its own shapes
+    function = transform(flex_attention)
+    inputs, rule = inputs_of(case), rule_of(case)
     slopes, softcap = inputs.pop("alibi_slopes", None), axes["softcap"]
+    bias = inputs["mask"][0, 0] if "mask" in inputs else None  # of the memory where its changes come
     left, right = axes["window_left"], 0 if axes["causal"] else axes["window_right"]
     offset = axes["seq_kv"] - axes["seq_q"]
 
     def score(s, batch, head, i, j):
         if softcap:
             s = torch.tanh(s / softcap) * softcap
-        return s if slopes is None else s - slopes[head] * (j - i - offset).abs()
+        if slopes is not None:
+            s = s - slopes[head] * (j - i - offset).abs()
+        if rule is not None:
+            s = rule(s, batch, head, i, j)
+        return s if bias is None else s + bias[i, j]
 
     def visible(batch, head, i, j):
         seen = j >= 0
@@ -65,11 +75,12 @@ def open_flexible(case, function):
     mask = None
     if left >= 0 or right >= 0:
         mask = create_block_mask(visible, None, None, axes["seq_q"], axes["seq_kv"], device=case.device)
-    rule = score if softcap or slopes is not None else None
+    is_plain = not softcap and slopes is None and rule is None and bias is None
 
     def attention(tensors):
-        return function(tensors["q"], tensors["k"], tensors["v"], score_mod=rule, block_mask=mask,
-                        scale=case.parameters["scale"], enable_gqa=axes["kv_heads"] != axes["heads"])  # fmt: skip
+        return function(tensors["q"], tensors["k"], tensors["v"], score_mod=None if is_plain else score,
+                        block_mask=mask, scale=case.parameters["scale"],
+                        enable_gqa=axes["kv_heads"] != axes["heads"])  # fmt: skip
 
     try:
         return opened(case, attention, inputs)
@@ -85,6 +96,8 @@ def refuse_masks(axes):
         raise Refusal("PyTorch SDPA has no softcap")
     if axes["alibi"]:
         raise Refusal("PyTorch SDPA has no ALiBi")
+    if axes["score_rule"] != "none":
+        raise Refusal("PyTorch SDPA has no score rule")
     if axes["kv_len_min"] >= 0:
         raise Refusal("PyTorch SDPA has no key lengths")
     if axes["causal"] and axes["seq_q"] != axes["seq_kv"]:
@@ -123,22 +136,18 @@ def open_attention(case, backend, transform=lambda function: function):
 
 
 def open_eager(case, transform):
-    """Matrix product, scale, softcap, mask, softmax, matrix product, as models write them: one operator after the
-    other, K and V repeated for the heads that share them, the mask an additive one that is made beforehand."""
-    inputs = inputs_of(case)
+    """Matrix product, scale, softcap, score rule, mask, softmax, matrix product, as models write them: one operator
+    after the other, K and V repeated for the heads that share them, the mask an additive one that is made beforehand."""
+    inputs, rule = inputs_of(case), rule_of(case)
     group = case.axes["heads"] // case.axes["kv_heads"]
     softcap = case.axes["softcap"]
     kv_len = inputs.pop("kv_len", None)
-    added = [
-        term
-        for term in (
-            additive_mask(case, kv_len),
-            alibi(case, inputs.pop("alibi_slopes", None), kv_len),
-            inputs.pop("mask", None),
-        )
-        if term is not None
-    ]
+    hidden, bias = additive_mask(case, kv_len), inputs.pop("mask", None)
+    distance = alibi(case, inputs.pop("alibi_slopes", None), kv_len)
+    before_rule = None if rule is None else distance
+    added = [term for term in (hidden, distance if rule is None else None, bias) if term is not None]
     mask = sum(added[1:], added[0]) if added else None
+    places = indices_of_scores(case)
 
     def attention(tensors):
         k, v = tensors["k"], tensors["v"]
@@ -147,11 +156,24 @@ def open_eager(case, transform):
         scores = torch.matmul(tensors["q"], k.transpose(2, 3)) * case.parameters["scale"]
         if softcap != 0:
             scores = torch.tanh(scores / softcap) * softcap
+        if before_rule is not None:
+            scores = scores + before_rule
+        if rule is not None:
+            scores = torch.broadcast_to(rule(scores, *places), scores.shape)
         if mask is not None:
             scores = scores + mask
         return torch.matmul(torch.softmax(scores, dim=-1).to(v.dtype), v)
 
     return opened(case, transform(attention), inputs)
+
+
+def indices_of_scores(case):
+    """batch, head, query and key of every score, each along its own axis of four."""
+    extents = (case.axes[name] for name in ("batch", "heads", "seq_q", "seq_kv"))
+    return [
+        torch.arange(extent, device=case.device).view([-1 if axis == own else 1 for axis in range(4)])
+        for own, extent in enumerate(extents)
+    ]
 
 
 def key_counts(case, kv_len):
