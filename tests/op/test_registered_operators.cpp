@@ -236,6 +236,27 @@ TEST_P(RegisteredOperator, FollowsInputsThatChange) {
   });
 }
 
+// A round in which all inputs change begins with them where the output is the input, too.
+TEST(InPlace, NewInputsTakeThePlaceOfOutputs) {
+  for (const Operator* op : registry().all()) {
+    if (op->name() != "rope") continue;
+    Point point = small_point(*op, "forward", Backend::openmp, Dtype::f32);
+    point.values["in_place"] = std::int64_t{1};
+    const auto made = op->make_case(point);
+    ASSERT_TRUE(made->runs_in_place());
+    const auto candidate = made->prepare({.variant = "fused"});
+    candidate->poison();
+    for (std::uint64_t round = 0; round < 3; ++round) {
+      candidate->run();
+      candidate->fence();
+      const Errors errors = candidate->verify();
+      EXPECT_TRUE(errors.status.is_ok()) << errors.status.reason();
+      EXPECT_TRUE(made->change(round, false).empty()) << "a part of them would be lost in the outputs";
+      candidate->inputs_changed(made->change(round, true), true);
+    }
+  }
+}
+
 TEST_P(RegisteredOperator, AutoIsAVariantThatRuns) {
   const Operator& op = registry().find(GetParam().op);
   for (const std::string& pass : op.passes()) {
