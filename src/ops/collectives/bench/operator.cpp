@@ -152,9 +152,9 @@ class Candidate final : public bench::CollectiveCandidate {
     std::set<std::int64_t> places;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(count, 1024); ++i) {
       places.insert({i, count - 1 - i});
-      places.insert(static_cast<std::int64_t>(testing::hash(testing::SampleSeed::current(),
-                                                    static_cast<std::uint64_t>(i)) %
-                                              static_cast<std::uint64_t>(count)));
+      places.insert(static_cast<std::int64_t>(
+          testing::hash(testing::SampleSeed::current(), static_cast<std::uint64_t>(i)) %
+          static_cast<std::uint64_t>(count)));
     }
     testing::Comparison comparison;
     for (const std::int64_t i : places) {
