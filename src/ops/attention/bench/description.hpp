@@ -132,9 +132,7 @@ struct Description {
                        ": expected at most seq_kv " + std::to_string(p.extent("seq_kv")));
     }
   }
-  static bool is_foreign(const bench::Problem& p) {
-    return p.extent("has_block_mask") == 0;
-  }
+  static bool is_foreign(const bench::Problem& p) { return p.extent("has_block_mask") == 0; }
   static std::optional<std::filesystem::path> rule_file(const bench::Problem& p);
   static testing::Expected expected(const bench::Problem& p) {
     const HostProblem problem = host_problem(p);
