@@ -125,9 +125,9 @@ class Tensor {
   void upload_rows(std::span<const float> values, std::int64_t first, std::int64_t count) const {
     const std::int64_t row = ref_.extent[Rank - 1];
     const auto part = [&](std::int64_t r, std::int64_t rows) {
-      upload_stored(values.subspan(static_cast<std::size_t>(r * row),
-                                   static_cast<std::size_t>(rows * row)),
-                    static_cast<std::size_t>(offset_of(r)));
+      upload_stored(
+          values.subspan(static_cast<std::size_t>(r * row), static_cast<std::size_t>(rows * row)),
+          static_cast<std::size_t>(offset_of(r)));
     };
     bool is_dense = true;  // stored in the order of the values, without gaps
     for (int axis = Rank - 2; axis >= 0; --axis) {

@@ -19,6 +19,7 @@
 #include "core/status.hpp"
 #include "memory/tracker.hpp"
 #include "op/reference/compare.hpp"
+#include "op/reference/new_values.hpp"
 #include "op/variants.hpp"
 
 namespace katt::io {
@@ -109,14 +110,7 @@ struct Footprint {
 };
 
 using testing::Errors;
-
-/// Elements of an input, in logical order, that Case::change() has changed; `name` as other programs
-/// know it.
-struct InputChange {
-  std::string name;
-  std::size_t first = 0;
-  std::size_t count = 0;
-};
+using testing::InputChange;
 
 /// One variant made ready on the inputs of a case. Owns its outputs and workspace.
 class Candidate {

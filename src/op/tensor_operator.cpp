@@ -5,7 +5,7 @@
 #include <span>
 
 #include "core/text.hpp"
-#include "op/new_values.hpp"
+#include "op/reference/new_values.hpp"
 
 namespace katt::bench {
 namespace {
@@ -168,7 +168,7 @@ class TensorCase final : public Case {
 
   std::vector<InputChange> change(std::uint64_t random, bool all) override {
     std::vector<const TensorSpec*> specs;
-    std::vector<RandomInput> inputs;
+    std::vector<testing::RandomInput> inputs;
     for (const TensorSpec& spec : pass_.inputs) {
       if (!(all ? is_random(spec) : is_free(spec))) continue;
       specs.push_back(&spec);
@@ -176,7 +176,7 @@ class TensorCase final : public Case {
                         .values = problem_.values.find(spec.name)->second,
                         .row = spec.shape(problem_).back()});
     }
-    std::vector<InputChange> changes = change_values(inputs, random, all);
+    std::vector<InputChange> changes = testing::change_values(inputs, random, all);
     if (changes.empty()) return changes;
     expected_.reset();
     if (all) {

@@ -120,6 +120,18 @@ def test_torch_tells_its_peak(katt):
 
 
 @needs_libraries
+def test_torch_runs_in_the_cage(katt):
+    rows, report = sweep_libraries(
+        katt, "attention", "--seq", 37, "--head-dim", 32, "--heads", 2, "--pass", "forward,backward", "--variant",
+        "naive", "--peer", "torch_flash,torch_eager,torch_compile", "--untrusted")  # fmt: skip
+    for row in rows:
+        if row["variant"] == b"torch_compile":
+            assert row["status"] == b"skipped" and b"starts a compiler" in row["reason"], report
+        else:
+            assert row["status"] == b"ok", report
+
+
+@needs_libraries
 def test_torch_attention_says_what_it_cannot_do(katt):
     rows, report = sweep_libraries(
         katt, "attention", "--seq", 33, "--seq-kv", 65, "--causal", "0,1", "--variant", "naive", "--peer", "torch_flash"

@@ -119,7 +119,8 @@ struct Parameter {
 std::vector<Parameter> parameters() {
   std::vector<Parameter> all;
   for (const Operator* op : registry().all()) {
-    if (is_collective(*op)) continue;  // it waits for ranks; tests/ranks/test_changing_inputs.cpp has it
+    if (is_collective(*op))
+      continue;  // it waits for ranks; tests/ranks/test_changing_inputs.cpp has it
     for (const Backend backend : all_backends) {
       if (is_built(backend)) all.push_back({op->name(), backend});
     }
@@ -231,9 +232,10 @@ TEST_P(RegisteredOperator, FollowsInputsThatChange) {
     GTEST_SKIP() << "skipped: no device";
   }
 #endif
-  each_variant(registry().find(GetParam().op), GetParam().backend, [](Case& made, const VariantInfo&, const Config& config) {
-    if (made.supports(config).is_ok()) expect_to_follow_inputs(made, config, 3);
-  });
+  each_variant(registry().find(GetParam().op), GetParam().backend,
+               [](Case& made, const VariantInfo&, const Config& config) {
+                 if (made.supports(config).is_ok()) expect_to_follow_inputs(made, config, 3);
+               });
 }
 
 // A round in which all inputs change begins with them where the output is the input, too.
@@ -251,7 +253,8 @@ TEST(InPlace, NewInputsTakeThePlaceOfOutputs) {
       candidate->fence();
       const Errors errors = candidate->verify();
       EXPECT_TRUE(errors.status.is_ok()) << errors.status.reason();
-      EXPECT_TRUE(made->change(round, false).empty()) << "a part of them would be lost in the outputs";
+      EXPECT_TRUE(made->change(round, false).empty())
+          << "a part of them would be lost in the outputs";
       candidate->inputs_changed(made->change(round, true), true);
     }
   }

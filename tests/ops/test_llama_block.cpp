@@ -216,7 +216,7 @@ TEST(LlamaBlockCase, ARunWithoutRestoreIsNotTakenForARightOne) {
 }
 
 TEST(LlamaBlockCase, AKeptAnswerFails) {
-  const StopFlag stop{false};
+  const bench::StopFlag stop{false};
   for (const char* pass : {"forward", "backward"}) {
     const auto made = block().make_case(point(shapes[2], pass, Dtype::f32));
     const auto prepare = [&] { return made->prepare({.variant = "fused"}); };
@@ -228,7 +228,8 @@ TEST(LlamaBlockCase, AKeptAnswerFails) {
       contender.inputs = made.get();
       EXPECT_TRUE(contender.measured.status.is_ok()) << "with the first inputs";
     }
-    ASSERT_TRUE(bench::measure(contenders, {.rounds = 7}, [] {}, stop));
+    ASSERT_TRUE(bench::measure(
+        contenders, {.rounds = 7}, [] {}, stop));
     EXPECT_TRUE(contenders[0].measured.status.is_ok()) << contenders[0].measured.status.reason();
     EXPECT_NE(contenders[1].measured.status.reason().find("other inputs: "), std::string::npos)
         << contenders[1].measured.status.reason();

@@ -31,9 +31,9 @@ const Registry& registry() {
 /// Small sizes that as many ranks can share; some lengths that they share unequally.
 Point small_point(const Operator& op, const std::string& pass, Dtype dtype, int ranks) {
   const std::map<std::string, std::int64_t> sizes{
-      {"ranks", ranks},   {"message_size", 4100}, {"batch", 2},     {"accumulation", ranks},
-      {"seq_q", 21},      {"hidden", 40},         {"heads", 24},    {"kv_heads", 24},
-      {"head_dim", 8},    {"intermediate", 48},   {"layers", 2},    {"vocab", 64}};
+      {"ranks", ranks}, {"message_size", 4100}, {"batch", 2},  {"accumulation", ranks},
+      {"seq_q", 21},    {"hidden", 40},         {"heads", 24}, {"kv_heads", 24},
+      {"head_dim", 8},  {"intermediate", 48},   {"layers", 2}, {"vocab", 64}};
   Point point;
   point.pass = pass;
   point.backend = Backend::openmp;

@@ -7,11 +7,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .cage import settle
 from .catalogue import PEERS, open_case, require
 from .operators import modules, operators_with
 from .prefork import prefork, through
 from .refusal import Refusal
-from .server import Server, name_temporary_folder, private_lines
+from .server import Server, private_lines
 
 
 def check(names):
@@ -50,7 +51,7 @@ def list_peers():
 
 def serve(name):
     """Answers as the peer of that name until its input ends."""
-    name_temporary_folder()
+    settle()
     requests, replies = private_lines()
     Server(lambda case: open_case(name, case)).serve(requests, replies)
 

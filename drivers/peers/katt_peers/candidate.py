@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy
 
+from .cage import settle
 from .processors import allow
-from .server import first_line, keep_freed_memory, name_temporary_folder, private_lines
+from .server import first_line, keep_freed_memory, private_lines
 
 INPUTS, OUTPUTS = 3, 4  # descriptors of the memory
 
@@ -155,7 +156,7 @@ def put(results, outputs):
 def main():
     requests, replies = private_lines()
     keep_freed_memory()
-    name_temporary_folder()
+    settle()
     candidate = None
     for line in requests:
         request = json.loads(line)

@@ -18,3 +18,5 @@ def compiler():
         torch._inductor.cpp_builder.get_cpp_compiler()
     except torch._inductor.exc.InvalidCxxCompiler as error:
         raise Refusal("torch.compile needs a C++ compiler, such as g++") from error
+    except PermissionError as error:
+        raise Refusal("torch.compile starts a compiler, which the cage of --untrusted does not allow") from error

@@ -5,6 +5,8 @@ is idle."""
 import ctypes
 import os
 
+from .refusal import Refusal
+
 
 def allow(processors):
     """Lets this thread, and those that it starts from now on, run on any of these."""
@@ -38,8 +40,11 @@ def bind_busy(run, processors):
     run()
     after = busy_ns()
     busiest = sorted(after, key=lambda thread: before.get(thread, 0) - after[thread])
-    for thread, processor in zip(busiest, processors, strict=False):
-        os.sched_setaffinity(thread, {processor})
+    try:
+        for thread, processor in zip(busiest, processors, strict=False):
+            os.sched_setaffinity(thread, {processor})
+    except PermissionError as error:
+        raise Refusal("its threads are bound from outside, which the cage of --untrusted does not allow") from error
 
 
 def busy_ns():

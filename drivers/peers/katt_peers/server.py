@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import sys
-import tempfile
 
 from .case import MEMORY, Case
 from .processors import allow, bind, openmp
@@ -91,15 +90,6 @@ def keep_freed_memory():
     libc = ctypes.CDLL(None)
     libc.mallopt(m_mmap_max, 0)
     libc.mallopt(m_trim_threshold, 2**31 - 1)
-
-
-def name_temporary_folder():
-    """Gives Python's tempfile a name where no folder can be written, in the cage of --untrusted: there it raises, and
-    PyTorch, which only makes names of files when it is imported, is not. Who writes such a file fails."""
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError:
-        tempfile.tempdir = "/tmp"
 
 
 def private_lines():

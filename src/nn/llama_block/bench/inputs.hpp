@@ -14,9 +14,9 @@
 #include "nn/llama_block/llama_block_ref.hpp"
 #include "op/adapter.hpp"
 #include "op/buffer.hpp"
-#include "op/new_values.hpp"
 #include "op/reference/compare.hpp"
 #include "op/reference/fill.hpp"
+#include "op/reference/new_values.hpp"
 #include "op/registry.hpp"
 
 /// The inputs and outputs of a block's adapters.
@@ -238,11 +238,11 @@ class Inputs {
 
   /// Case::change(), on the backend, too.
   [[nodiscard]] std::vector<bench::InputChange> change(std::uint64_t random, bool all) {
-    std::vector<bench::RandomInput> inputs;
+    std::vector<testing::RandomInput> inputs;
     for (const Spec& spec : input_specs(shape, backward)) {
       inputs.push_back({.name = spec.name, .values = values.at(spec.name), .row = spec.columns});
     }
-    std::vector<bench::InputChange> changes = bench::change_values(inputs, random, all);
+    std::vector<bench::InputChange> changes = testing::change_values(inputs, random, all);
     for (const bench::InputChange& change : changes) {
       if (!on_backend_) continue;
       const std::span<const float> whole = values.at(change.name);

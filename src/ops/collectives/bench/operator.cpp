@@ -10,8 +10,8 @@
 #include "core/execution.hpp"
 #include "op/adapter.hpp"
 #include "op/collective.hpp"
-#include "op/new_values.hpp"
 #include "op/reference/fill.hpp"
+#include "op/reference/new_values.hpp"
 #include "op/reference/sample.hpp"
 #include "ranks/plain_mpi.hpp"
 
@@ -58,7 +58,7 @@ struct Problem {
   std::int64_t total;  ///< elements of all parts
   /// Elements that have got values of another seed, the last ones at the end.
   struct Changed {
-    bench::ChangingRows rows;
+    testing::ChangingRows rows;
     std::uint64_t seed;
   };
   std::vector<Changed> changed{};
@@ -71,9 +71,9 @@ struct Problem {
     return value_of(last == changed.rend() ? seed : last->seed, rank, i);
   }
   /// Gives elements of every rank other values, and returns which.
-  [[nodiscard]] bench::ChangingRows change(std::uint64_t random, bool all) {
+  [[nodiscard]] testing::ChangingRows change(std::uint64_t random, bool all) {
     std::mt19937_64 draw(random);
-    const bench::ChangingRows rows = bench::rows_to_change(draw, total, 1, 1, all);
+    const testing::ChangingRows rows = testing::rows_to_change(draw, total, 1, 1, all);
     if (all) changed.clear();
     changed.push_back({rows, draw()});
     return rows;
@@ -152,9 +152,9 @@ class Candidate final : public bench::CollectiveCandidate {
     std::set<std::int64_t> places;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(count, 1024); ++i) {
       places.insert({i, count - 1 - i});
-      places.insert(static_cast<std::int64_t>(testing::hash(testing::SampleSeed::current(),
-                                                    static_cast<std::uint64_t>(i)) %
-                                              static_cast<std::uint64_t>(count)));
+      places.insert(static_cast<std::int64_t>(
+          testing::hash(testing::SampleSeed::current(), static_cast<std::uint64_t>(i)) %
+          static_cast<std::uint64_t>(count)));
     }
     testing::Comparison comparison;
     for (const std::int64_t i : places) {
@@ -233,7 +233,7 @@ class Case final : public bench::Case {
   }
 
   std::vector<bench::InputChange> change(std::uint64_t random, bool all) override {
-    const bench::ChangingRows rows = problem_.change(random, all);
+    const testing::ChangingRows rows = problem_.change(random, all);
     fill(rows);
     return {{.name = "input",
              .first = static_cast<std::size_t>(rows.first),
@@ -244,7 +244,7 @@ class Case final : public bench::Case {
 
  private:
   /// What this rank reads of these elements.
-  void fill(const bench::ChangingRows& rows) const {
+  void fill(const testing::ChangingRows& rows) const {
     const ranks::Part read = problem_.read(group_);
     const std::int64_t begin = std::max(read.begin, rows.first);
     const std::int64_t end = std::min(read.begin + read.count, rows.first + rows.count);

@@ -143,8 +143,8 @@ class Candidate final : public bench::CollectiveCandidate {
   /// Takes the steps of this rank alone that the ranks have taken together since the last comparison.
   void follow() {
     if (!alone_) {
-      alone_ = std::make_unique<training::Trainer<Exec>>(exec_, config_, options_, no_checkpoint,
-                                                         seed_);
+      alone_ =
+          std::make_unique<training::Trainer<Exec>>(exec_, config_, options_, no_checkpoint, seed_);
     }
     for (std::size_t i = 0; i < read_.size(); ++i) {
       const bool is_last = i + 1 == read_.size();

@@ -5,8 +5,8 @@
 
 #include "core/error.hpp"
 #include "io/hdf5/case_file.hpp"
-#include "op/new_values.hpp"
 #include "op/reference/fill.hpp"
+#include "op/reference/new_values.hpp"
 #include "ops/attention/reference/expected.hpp"
 #include "ops/attention/reference/lengths.hpp"
 
@@ -150,7 +150,7 @@ double Inputs::flops() const {
 }
 
 std::vector<bench::InputChange> Inputs::change(std::uint64_t random, bool all) {
-  std::vector<bench::RandomInput> changing;
+  std::vector<testing::RandomInput> changing;
   const auto add = [&](const char* name, std::vector<float>& values) {
     changing.push_back({.name = name, .values = values, .row = head_dim});
   };
@@ -161,7 +161,7 @@ std::vector<bench::InputChange> Inputs::change(std::uint64_t random, bool all) {
   }
   if (backward) add("dout", dout);
   expected_.reset();
-  return bench::change_values(changing, random, all);
+  return testing::change_values(changing, random, all);
 }
 
 const testing::Expected& Inputs::expected() {
