@@ -14,7 +14,8 @@ from katt._rules.file import write  # noqa: E402
 
 PEERS = ROOT / "build" / "peers" / "bin" / "katt-peers"
 needs_peers = pytest.mark.skipif(
-    not (PEERS.exists() and katt._sweep.PROGRAM.exists()), reason="no build/peers (scripts/peers makes it), or no program"
+    not (PEERS.exists() and katt._sweep.PROGRAM.exists()),
+    reason="no build/peers (scripts/peers makes it), or no program",
 )
 
 HEADS, LENGTH = 4, 80

@@ -89,7 +89,9 @@ def test_entries_of_a_file_name_their_rules(tmp_path):
         ("", "none", 2, "softcap=0"),
         ("apart", "mask", 0, ""),
     }
-    assert {row["status"] for row in rows} == {"ok"} and all(row["paired_ratio"] > 0 for row in rows if row["paired_to"])
+    assert {row["status"] for row in rows} == {"ok"} and all(
+        row["paired_ratio"] > 0 for row in rows if row["paired_to"]
+    )
 
 
 @pytest.mark.parametrize(
