@@ -9,7 +9,7 @@
 namespace katt::bench {
 namespace {
 
-/// Of ranks the largest of their numbers counts, which is the same on all of them.
+/// Ranks take the largest of their numbers, which is the same on all of them.
 std::mt19937_64 unknown_generator(const Largest& largest) {
   std::random_device device;
   std::array<std::uint32_t, 4> words{};

@@ -165,8 +165,8 @@ struct ForeignCase {
   std::vector<ForeignTensor> inputs;
   std::vector<ForeignTensor> outputs;          ///< without values
   std::map<std::string, double> parameters{};  ///< beyond the axes, e.g. {"eps", 1e-5}
-  /// Of a case with a rule of the user's own: the file that Operator::add_rule() has read; empty for
-  /// a rule in C++.
+  /// The file that Operator::add_rule() has read, where the case has a rule of the user's own; empty
+  /// for a rule in C++.
   std::optional<std::filesystem::path> rule_file{};
   /// Compares the outputs, in their order, with the reference on sampled rows.
   std::function<Errors(std::span<const std::vector<float>>)> verify;
