@@ -83,7 +83,8 @@ KOKKOS_FORCEINLINE_FUNCTION Place<Vec, N> place_of_columns(const RowNumbers<N>& 
 }
 
 /// Scores of some query rows of a tile, from row `first` on. Rows lie `stride` floats apart with
-/// neighbouring columns side by side (columns_inner), or columns with neighbouring rows.
+/// neighbouring columns side by side (columns_inner), or columns with neighbouring rows. 16 neighbours
+/// lie together, the next 16 `vector` floats behind them.
 struct ScorePart {
   float* score;
   int first;
@@ -92,6 +93,7 @@ struct ScorePart {
   int columns;   ///< with those that do not exist
   bool columns_inner;
   int stride;
+  int vector = 16;
 };
 
 /// score where begin ≤ column < end, else −inf, lane by lane.

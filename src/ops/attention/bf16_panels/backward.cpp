@@ -431,6 +431,7 @@ void run_on_panels(const Host& exec, const BackwardArgs& args, const BlockScores
       policy.set_chunk_size(1);
       const ThreadSlot<Host> thread;
       Kokkos::parallel_for(name, policy, [run, thread, scratch, bytes](std::int64_t item) {
+        const tile::FlushSubnormals flushing;
         const int slot = thread.acquire();
         run.template operator()<U, Depth>(item, slot,
                                           scratch + static_cast<std::size_t>(slot) * bytes);

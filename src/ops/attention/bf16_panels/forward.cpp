@@ -285,6 +285,7 @@ void run_on_panels(const Host& exec, const ForwardArgs& args, const BlockScores&
     const ThreadSlot<Host> thread;
     Kokkos::parallel_for(
         "katt::attention::flash_forward", policy, [forward, layout, thread](std::int64_t item) {
+          const tile::FlushSubnormals flushing;
           const int slot = thread.acquire();
           std::byte* buffers = forward.scratch + static_cast<std::size_t>(slot) *
                                                      thread_slice_bytes(layout.scratch_bytes());

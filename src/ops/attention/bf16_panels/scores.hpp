@@ -93,14 +93,12 @@ struct ScoreTile {
   void for_each_row(const F& f) {
     for (int r = 0; r < rows; ++r) f(r, row(r));
   }
-  /// Calls f(part) for the scores of every panel.
+  /// Calls f(part) for all scores.
   template <class F>
   void for_each_part(const F& f) const {
     constexpr int height = bf16_panels::rows;
-    for (int first = 0; first < rows; first += height) {
-      f(tile::ScorePart{row(first).first, first, height, std::min(height, rows - first),
-                        bf16_panels::block, false, height});
-    }
+    f(tile::ScorePart{scores, 0, rows > height ? 2 * height : height, std::max(rows, 1),
+                      bf16_panels::block, false, height, 2 * bf16_panels::panel_floats});
   }
   template <class F>
   void clip(const F& range) {

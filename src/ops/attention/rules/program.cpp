@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -113,20 +114,39 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
   for (const std::int32_t number : results) results_.push_back(read(number));
   if (results_.size() > 2) refuse("more than two results");
   find_read_by_scores();
-  // The first result may be made where the scores are, unless these are read later.
+  make_in_place();
+}
+
+/// Has the first result made where the scores are, unless these are read later: the last instruction
+/// that makes it gets a register of its own.
+void Program::make_in_place() {
   constexpr Register score{Level::score, 0};
-  if (!results_.empty() && results_[0].level == Level::score && results_[0].number >= 2) {
-    const auto writes = [&](const Instruction& of) {
-      return of.operation != Operation::scatter && of.result == results_[0];
-    };
-    const auto reads = [&](const Instruction& of) {
-      if (of.operation == Operation::scatter) return of.result == score;
-      const auto end = of.operands.begin() + impl::operands_of(of.operation);
-      return std::find(of.operands.begin(), end, score) != end;
-    };
-    const auto first = std::find_if(code_.begin(), code_.end(), writes);
-    in_place_ = first != code_.end() && std::none_of(first + 1, code_.end(), reads) &&
-                (results_.size() < 2 || results_[1] != score);
+  const auto writes = [&](const Instruction& of) {
+    return of.operation != Operation::scatter && of.result == results_[0];
+  };
+  const auto reads = [&](const Instruction& of) {
+    if (of.operation == Operation::scatter) return of.result == score;
+    const auto end = of.operands.begin() + impl::operands_of(of.operation);
+    return std::find(of.operands.begin(), end, score) != end;
+  };
+  if (results_.empty() || results_[0].level != Level::score || results_[0].number < 2) return;
+  const auto last = std::find_if(code_.rbegin(), code_.rend(), writes);
+  if (last == code_.rend() || std::any_of(code_.rbegin(), last, reads)) return;
+  if (results_.size() == 2 && results_[1] == score) return;
+  in_place_ = true;
+  const Register before = results_[0];
+  const Register own{Level::score, registers_[3]++};
+  const auto rename = [&](Register& of) {
+    if (of == before) of = own;
+  };
+  rename(last->result);
+  for (Register& of : results_) rename(of);
+  for (auto later = code_.rbegin(); later != last; ++later) {
+    for (Register& of : later->operands) rename(of);
+    if (later->operation == Operation::scatter) rename(later->result);
+    for (int n = 0; n < later->indices; ++n) {
+      rename(indices_[static_cast<std::size_t>(later->first_index + n)].from);
+    }
   }
 }
 
@@ -243,7 +263,8 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
                   float* const* targets) const {
   const int inner = block.keys_inner ? block.keys : block.rows;
   const int outer = block.keys_inner ? block.rows : block.keys;
-  const int lines = std::clamp(impl::block_scores / inner, 1, outer);
+  const int scores = std::clamp(impl::scores_of_l1 / registers_[3], 256, 1024);
+  const int lines = std::clamp(scores / inner, 1, outer);
   Frame& frame = frame_of(block, lines);
   frame.block = &block;
   frame.targets = targets;
@@ -281,9 +302,7 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
     const Operand& from = frame.of(of);
     for (int l = 0; l < count; ++l) {
       for (int v = 0; v < inner / lanes; ++v) {
-        const Word* word = from.at(l, v);
-        float* target = to + l * block.stride + v * lanes;
-        for (int i = 0; i < lanes; ++i) target[i] = word[i].real;
+        std::memcpy(to + l * block.stride + v * block.vector, from.at(l, v), lanes * sizeof(Word));
       }
     }
   };
@@ -303,7 +322,7 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
     // The scores are read where they lie, and so is their gradient.
     const auto lying = [&](const float* from) {
       auto* data = const_cast<float*>(from + first * block.stride);
-      return Operand{reinterpret_cast<Word*>(data), block.stride, lanes};
+      return Operand{reinterpret_cast<Word*>(data), block.stride, block.vector};
     };
     frame.of(Level::score)[0] = lying(block.score);
     if (gradient != nullptr) frame.of(Level::score)[1] = lying(gradient);

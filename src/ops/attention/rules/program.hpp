@@ -96,8 +96,9 @@ struct Captured {
 };
 
 /// Scores of some rows and keys: rows lie `stride` floats apart with neighbouring keys side by side
-/// (keys_inner), or keys with neighbouring rows. The inner extent is a multiple of 16; scores of rows
-/// and keys that do not exist may hold and become any number.
+/// (keys_inner), or keys with neighbouring rows; 16 neighbours lie together, the next 16 `vector`
+/// floats behind them. The inner extent is a multiple of 16; scores of rows and keys that do not
+/// exist may hold and become any number.
 struct ScoreBlock {
   std::int64_t batch = 0;
   int rows = 0;                         ///< with those that do not exist
@@ -108,6 +109,7 @@ struct ScoreBlock {
   std::int64_t last_key = 0;            ///< the last that exists
   bool keys_inner = true;
   std::int64_t stride = 0;
+  std::int64_t vector = 16;
   float* score = nullptr;
 };
 
@@ -142,6 +144,7 @@ class Program {
 
   void check(Register of) const;
   void find_read_by_scores();
+  void make_in_place();
   void lay_out(Frame& frame, const ScoreBlock& block, int lines) const;
   Frame& frame_of(const ScoreBlock& block, int lines) const;
   void run_level(Frame& frame, const Instruction* first, const Instruction* last) const;

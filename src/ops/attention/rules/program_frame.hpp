@@ -12,8 +12,8 @@ namespace katt::attention {
 
 namespace impl {
 
-inline constexpr int lanes = 16;          // of an instruction, whatever the machine's vectors are
-inline constexpr int block_scores = 256;  // of a register: 1 KiB, so that all registers stay in L1
+inline constexpr int lanes = 16;           // of an instruction, whatever the machine's vectors are
+inline constexpr int scores_of_l1 = 6144;  // of all registers: 24 KiB
 
 /// Sixteen numbers of 32 bits: reals by their bits.
 union Word {

@@ -104,8 +104,9 @@ struct ProgramRule {
       const int count = std::min(most_rows, part.rows - first);
       fill_places(head, query, count, rows, part.first + first, part.existing - 1 - first);
       f(ScoreBlock{entry.batch, count, part.columns, head, query, key, entry.mask.interval.keys - 1,
-                   part.columns_inner, part.stride,
-                   part.score + (part.columns_inner ? std::int64_t{first} * part.stride : first)});
+                   part.columns_inner, part.stride, part.vector,
+                   part.score + (part.columns_inner ? std::int64_t{first} * part.stride
+                                                    : first / 16 * std::int64_t{part.vector})});
     }
   }
 
@@ -134,16 +135,19 @@ struct ProgramRule {
     const int inner = block.keys_inner ? block.keys : block.rows;
     const int outer = block.keys_inner ? block.rows : block.keys;
     thread_local std::vector<float> slopes;
-    const auto size = static_cast<std::size_t>(outer) * static_cast<std::size_t>(block.stride);
+    const auto size = static_cast<std::size_t>(outer * block.stride + inner / 16 * block.vector);
     if (slopes.size() < size) slopes.resize(size);
     slope.run(block, slopes.data());
+    // A score that the rule hides has no gradient, not even where its slope is NaN.
+    constexpr float hidden = -Kokkos::Experimental::infinity_v<float>;
     for (int l = 0; l < outer; ++l) {
-      const float* score = block.score + l * block.stride;
-      const float* of = slopes.data() + l * block.stride;
-      float* to = d + l * block.stride;
-      // A score that the rule hides has no gradient, not even where its slope is NaN.
-      constexpr float hidden = -Kokkos::Experimental::infinity_v<float>;
-      for (int i = 0; i < inner; ++i) to[i] = score[i] == hidden ? 0.0F : to[i] * of[i];
+      for (int v = 0; v < inner / 16; ++v) {
+        const std::int64_t at = l * block.stride + v * block.vector;
+        const float* score = block.score + at;
+        const float* of = slopes.data() + at;
+        float* to = d + at;
+        for (int i = 0; i < 16; ++i) to[i] = score[i] == hidden ? 0.0F : to[i] * of[i];
+      }
     }
   }
 };

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <type_traits>
 
 #include "core/execution.hpp"
 #include "ops/attention/rules/program.hpp"
@@ -15,12 +17,29 @@ using impl::Word;
 
 namespace {
 
-template <class F>
-void with_vectors(Word* to, const Word* from, const F& f) {
-  using Vec = tile::VecOf<Host>;
-  constexpr int width = tile::lanes_v<Host>;
-  for (int i = 0; i < lanes; i += width) {
-    tile::store(&to[i].real, Vec(f(tile::load<Vec>(&from[i].real))));
+// Vectors as the machine has them, whatever the lanes of an instruction.
+constexpr int width = tile::lanes_v<Host>;
+using Vec = tile::VecOf<Host>;
+using Reals [[gnu::vector_size(width * sizeof(float))]] = float;
+using Indices [[gnu::vector_size(width * sizeof(float))]] = std::int32_t;
+using Unsigned [[gnu::vector_size(width * sizeof(float))]] = std::uint32_t;
+
+template <class V>
+V load(const Word* from) {
+  if constexpr (std::is_same_v<V, Vec>) {
+    return tile::load<Vec>(&from->real);
+  } else {
+    V made;
+    std::memcpy(&made, from, sizeof made);
+    return made;
+  }
+}
+template <class V>
+void store(Word* to, const V& made) {
+  if constexpr (std::is_same_v<V, Vec>) {
+    tile::store(&to->real, made);
+  } else {
+    std::memcpy(to, &made, sizeof made);
   }
 }
 
@@ -28,10 +47,6 @@ std::int32_t floor_divide(std::int32_t a, std::int32_t b) {
   // Exact: 53 bits hold the quotient of two integers of 32 near enough to tell its floor.
   return b == 0 ? 0 : static_cast<std::int32_t>(std::floor(static_cast<double>(a) / b));
 }
-
-/// As NumPy and PyTorch: a NaN stays.
-float least(float a, float b) { return a < b || a != a ? a : b; }
-float largest(float a, float b) { return a > b || a != a ? a : b; }
 
 constexpr float log2e = 1.44269504088896340736F;
 
@@ -70,117 +85,105 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
   const Operand a = frame.of(instruction.operands[0]);
   const Operand b = frame.of(instruction.operands[1]);
   const Operand c = frame.of(instruction.operands[2]);
-  const auto each = [&](const auto& f) {
-    for (int l = 0; l < frame.lines; ++l) {
-      for (int v = 0; v < frame.vectors; ++v) f(to.at(l, v), a.at(l, v), b.at(l, v), c.at(l, v));
+  // f(words of the result, of a, b, c) for `step` words at a time.
+  const int lines = frame.lines;
+  const int vectors_of_line = frame.vectors;
+  const auto each = [&](int step, const auto& f) {
+    for (int v = 0; v < vectors_of_line; ++v) {
+      Word* t = to.at(0, v);
+      const Word* x = a.at(0, v);
+      const Word* y = b.at(0, v);
+      const Word* z = c.at(0, v);
+      for (int l = 0; l < lines; ++l) {
+        for (int i = 0; i < lanes; i += step) f(t + i, x + i, y + i, z + i);
+        t += to.line;
+        x += a.line;
+        y += b.line;
+        z += c.line;
+      }
     }
   };
-  // Results are made beside the operands, whose place they may take, so that the loops are vectors.
-  const auto real = [&](const auto& f) {
-    each([&](Word* t, const Word* x, const Word* y, const Word* z) {
-      float made[lanes];
-      for (int i = 0; i < lanes; ++i) made[i] = f(x[i].real, y[i].real, z[i].real);
-      for (int i = 0; i < lanes; ++i) t[i].real = made[i];
+  // f(a, b, c) of vectors V.
+  const auto vectors = [&]<class V>(std::type_identity<V>, const auto& f) {
+    each(width, [&](Word* t, const Word* x, const Word* y, const Word* z) {
+      store(t, f(load<V>(x), load<V>(y), load<V>(z)));
     });
   };
-  const auto index = [&](const auto& f) {
-    each([&](Word* t, const Word* x, const Word* y, const Word* z) {
-      std::int32_t made[lanes];
-      for (int i = 0; i < lanes; ++i) made[i] = f(x[i].index, y[i].index, z[i].index);
-      for (int i = 0; i < lanes; ++i) t[i].index = made[i];
-    });
-  };
-  const auto truth = [&](const auto& f) {
-    if (instruction.type != Type::real) return index([&](auto x, auto y, auto) { return f(x, y); });
-    each([&](Word* t, const Word* x, const Word* y, const Word*) {
-      std::int32_t made[lanes];
-      for (int i = 0; i < lanes; ++i) made[i] = f(x[i].real, y[i].real);
-      for (int i = 0; i < lanes; ++i) t[i].index = made[i];
-    });
-  };
-  const auto vector = [&](const auto& f) {
-    each([&](Word* t, const Word* x, const Word*, const Word*) { with_vectors(t, x, f); });
-  };
-  const bool of_reals = instruction.type == Type::real;
-  const auto either = [&](const auto& of_real, const auto& of_index) {
-    return of_reals ? real(of_real) : index(of_index);
-  };
+  const auto real = [&](const auto& f) { vectors(std::type_identity<Reals>(), f); };
+  const auto simd = [&](const auto& f) { vectors(std::type_identity<Vec>(), f); };
+  const auto index = [&](const auto& f) { vectors(std::type_identity<Indices>(), f); };
   // Integers wrap: what Python allows needs no more than 32 bits.
-  const auto wrap = [](auto f) {
-    return [f](std::int32_t x, std::int32_t y, std::int32_t) {
-      return static_cast<std::int32_t>(
-          f(static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y)));
-    };
+  const auto wrapped = [&](const auto& f) { vectors(std::type_identity<Unsigned>(), f); };
+  const bool of_reals = instruction.type == Type::real;
+  const auto either = [&](const auto& f) { return of_reals ? real(f) : wrapped(f); };
+  const auto ordered = [&](const auto& f) { return of_reals ? real(f) : index(f); };
+  const auto truth = [&](const auto& f) {
+    const auto one_or_zero = [&](auto x, auto y, auto) { return Indices(f(x, y)) & 1; };
+    return of_reals ? real(one_or_zero) : index(one_or_zero);
   };
+  const auto by_lane = [&](const auto& f) { each(1, f); };
   switch (instruction.operation) {
-    case Operation::add:
-      return either([](float x, float y, float) { return x + y; },
-                    wrap([](auto x, auto y) { return x + y; }));
-    case Operation::subtract:
-      return either([](float x, float y, float) { return x - y; },
-                    wrap([](auto x, auto y) { return x - y; }));
-    case Operation::multiply:
-      return either([](float x, float y, float) { return x * y; },
-                    wrap([](auto x, auto y) { return x * y; }));
-    case Operation::negative:
-      return either([](float x, float, float) { return -x; },
-                    wrap([](auto x, auto) { return 0U - x; }));
+    case Operation::add: return either([](auto x, auto y, auto) { return x + y; });
+    case Operation::subtract: return either([](auto x, auto y, auto) { return x - y; });
+    case Operation::multiply: return either([](auto x, auto y, auto) { return x * y; });
+    case Operation::negative: return either([](auto x, auto, auto) { return -x; });
     case Operation::absolute:
-      return either([](float x, float, float) { return std::fabs(x); },
-                    wrap([](auto x, auto) { return x >> 31U != 0 ? 0U - x : x; }));
+      if (of_reals) return simd([](const Vec& x, auto, auto) { return Vec(Kokkos::abs(x)); });
+      return wrapped([](auto x, auto, auto) { return Indices(x) < 0 ? -x : x; });
+    // As NumPy and PyTorch: a NaN stays.
     case Operation::minimum:
-      return either([](float x, float y, float) { return least(x, y); },
-                    [](auto x, auto y, auto) { return std::min(x, y); });
+      return ordered([](auto x, auto y, auto) { return ((x < y) | (x != x)) ? x : y; });
     case Operation::maximum:
-      return either([](float x, float y, float) { return largest(x, y); },
-                    [](auto x, auto y, auto) { return std::max(x, y); });
-    case Operation::divide: return real([](float x, float y, float) { return x / y; });
-    case Operation::fma: return real([](float x, float y, float z) { return std::fma(x, y, z); });
+      return ordered([](auto x, auto y, auto) { return ((x > y) | (x != x)) ? x : y; });
+    case Operation::divide: return real([](auto x, auto y, auto) { return x / y; });
+    case Operation::fma:
+      return simd([](const Vec& x, const Vec& y, const Vec& z) { return tile::fma(x, y, z); });
     case Operation::exp:
-      return vector([]<class V>(const V& x) {
+      return simd([](const Vec& x, auto, auto) {
         // 2^x of the rounded product alone would be wrong by |x| roundings.
-        const V high = x * V(log2e);
-        const V low = tile::fma(x, V(log2e), V(V(0.0F) - high)) + x * V(1.92596299112661746887e-8F);
-        return tile::exp2(high) * (V(1.0F) + low * V(0.69314718055994530942F));
+        const Vec high = x * Vec(log2e);
+        const Vec low =
+            tile::fma(x, Vec(log2e), Vec(Vec(0.0F) - high)) + x * Vec(1.92596299112661746887e-8F);
+        return Vec(tile::exp2(high) * (Vec(1.0F) + low * Vec(0.69314718055994530942F)));
       });
-    case Operation::log: return real([](float x, float, float) { return std::log(x); });
-    case Operation::tanh: return vector([](const auto& x) { return tile::tanh(x); });
+    case Operation::tanh: return simd([](const Vec& x, auto, auto) { return tile::tanh(x); });
     case Operation::sigmoid:
-      return vector(
-          []<class V>(const V& x) { return V(0.5F) + V(0.5F) * tile::tanh(V(x * V(0.5F))); });
-    case Operation::sqrt: return real([](float x, float, float) { return std::sqrt(x); });
-    case Operation::floor: return real([](float x, float, float) { return std::floor(x); });
-    case Operation::floor_divide:
-      return index([](auto x, auto y, auto) { return floor_divide(x, y); });
-    case Operation::remainder:
-      return index([](auto x, auto y, auto) {
-        return y == 0 ? 0
-                      : static_cast<std::int32_t>(static_cast<std::uint32_t>(x) -
-                                                  static_cast<std::uint32_t>(floor_divide(x, y)) *
-                                                      static_cast<std::uint32_t>(y));
+      return simd([](const Vec& x, auto, auto) {
+        return Vec(Vec(0.5F) + Vec(0.5F) * tile::tanh(Vec(x * Vec(0.5F))));
       });
-    case Operation::equal: return truth([](auto x, auto y) { return x == y ? 1 : 0; });
-    case Operation::not_equal: return truth([](auto x, auto y) { return x != y ? 1 : 0; });
-    case Operation::less: return truth([](auto x, auto y) { return x < y ? 1 : 0; });
-    case Operation::less_equal: return truth([](auto x, auto y) { return x <= y ? 1 : 0; });
+    case Operation::log:
+      return by_lane([](Word* t, const Word* x, auto*, auto*) { t->real = std::log(x->real); });
+    case Operation::sqrt:
+      return by_lane([](Word* t, const Word* x, auto*, auto*) { t->real = std::sqrt(x->real); });
+    case Operation::floor:
+      return by_lane([](Word* t, const Word* x, auto*, auto*) { t->real = std::floor(x->real); });
+    case Operation::floor_divide:
+      return by_lane([](Word* t, const Word* x, const Word* y, auto*) {
+        t->index = floor_divide(x->index, y->index);
+      });
+    case Operation::remainder:
+      return by_lane([](Word* t, const Word* x, const Word* y, auto*) {
+        const auto quotient = static_cast<std::uint32_t>(floor_divide(x->index, y->index));
+        const auto rest =
+            static_cast<std::uint32_t>(x->index) - quotient * static_cast<std::uint32_t>(y->index);
+        t->index = y->index == 0 ? 0 : static_cast<std::int32_t>(rest);
+      });
+    case Operation::equal: return truth([](auto x, auto y) { return x == y; });
+    case Operation::not_equal: return truth([](auto x, auto y) { return x != y; });
+    case Operation::less: return truth([](auto x, auto y) { return x < y; });
+    case Operation::less_equal: return truth([](auto x, auto y) { return x <= y; });
     case Operation::land: return index([](auto x, auto y, auto) { return x & y; });
     case Operation::lor: return index([](auto x, auto y, auto) { return x | y; });
     case Operation::lnot: return index([](auto x, auto, auto) { return x ^ 1; });
     case Operation::where: return index([](auto x, auto y, auto z) { return x != 0 ? y : z; });
     case Operation::to_real:
-      return each([](Word* t, const Word* x, const Word*, const Word*) {
-        float made[lanes];
-        for (int i = 0; i < lanes; ++i) made[i] = static_cast<float>(x[i].index);
-        for (int i = 0; i < lanes; ++i) t[i].real = made[i];
-      });
+      return index([](auto x, auto, auto) { return __builtin_convertvector(x, Reals); });
     case Operation::to_index:
       if (!of_reals) return index([](auto x, auto, auto) { return x; });
-      return each([](Word* t, const Word* x, const Word*, const Word*) {
-        for (int i = 0; i < lanes; ++i) {
-          // A conversion out of range is undefined in C++.
-          const float inside = std::clamp(x[i].real, -2147483648.0F, 2147483520.0F);
-          t[i].index = inside == inside ? static_cast<std::int32_t>(inside) : 0;
-        }
+      return by_lane([](Word* t, const Word* x, auto*, auto*) {
+        // A conversion out of range is undefined in C++.
+        const float inside = std::clamp(x->real, -2147483648.0F, 2147483520.0F);
+        t->index = inside == inside ? static_cast<std::int32_t>(inside) : 0;
       });
     default: return;
   }
