@@ -163,16 +163,23 @@ def test_scores_take_few_instructions():
     """What can be computed once a row or a key is: q − k + n as (q + n) − k, s − a·x as s + (−a)·x, which is fused."""
     table, slopes = numpy.ones((3, 12), "float32"), numpy.ones(3, "float32")
 
-    def made(rule):
+    def made(rule, extents=EXTENTS):
         program, arrays = array_trace.trace(rule)
-        code = compact(program, dict(zip(NAMES[1:], EXTENTS, strict=True)), arrays).code
+        code = compact(program, dict(zip(NAMES[1:], extents, strict=True)), arrays).code
         names = [OPERATIONS[row[0]] for row in code if row[2] == SCORE]
         return ["add" if name == "subtract" else name for name in names]
 
     assert made(lambda s, b, h, q, k: s + table[h, q - k + 6]) == ["add", "gather", "add"]
     assert made(lambda s, b, h, q, k: s + table[h, 6 - (k - q)]) == ["add", "gather", "add"]
     assert made(lambda s, b, h, q, k: s + table[h, (k - q) - 6]) == ["add", "gather", "add"]
-    assert made(lambda s, b, h, q, k: s - slopes[h] * abs(q - k)) == ["add", "absolute", "to_real", "fma"]
+
+    def alibi(s, b, h, q, k):
+        return s - slopes[h] * abs(q - k)
+
+    assert made(alibi) == ["add", "absolute", "fma"]
+    exact = (1, 3, 2**24 + 1, 2**24 + 1)  # queries and keys up to 2^24, the last integer before a gap of f32
+    assert made(alibi, exact) == ["add", "absolute", "fma"]
+    assert made(alibi, (1, 3, 2**24 + 2, 5)) == ["add", "absolute", "to_real", "fma"]
 
 
 def test_slopes_of_masks_and_additive_rules_are_one():

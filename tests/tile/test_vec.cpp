@@ -206,6 +206,10 @@ TEST(Vectors, PowersOfTwo) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     EXPECT_EQ(of(-infinity), 0.0F);
     EXPECT_EQ(of(-1e30F), 0.0F);
+    for (float x = -300; x < -126; x += 0.37F) {
+      ASSERT_GE(of(x), 0.0F) << x;
+      ASSERT_LE(of(x), 0x1p-126F) << x;
+    }
     EXPECT_EQ(of(128.0F), infinity);
     EXPECT_TRUE(std::isnan(of(std::numeric_limits<float>::quiet_NaN())));
   };

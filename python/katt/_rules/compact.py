@@ -42,7 +42,10 @@ def bits(item, type):
 def compact(program: Program, extents: dict[str, int] | None, tensors: list[numpy.ndarray]) -> Compact:
     """The compact form for inputs batch, head, query and key below these extents, any if None, and captured tensors.
     RuleError for an index that is always outside of its tensor, and for integers that may need more than 32 bits."""
-    bounds = None if extents is None else ranges(program, extents, tensors)
+    bounds = None
+    if extents is not None:
+        program = in_reals(program, ranges(program, extents, tensors))
+        bounds = ranges(program, extents, tensors)
     fused = fusions(program)
     order = [n for n in program.live() if n not in fused.values()]
     order.sort(key=lambda n: program.values[n].level)
@@ -96,6 +99,38 @@ def compact(program: Program, extents: dict[str, int] | None, tensors: list[nump
         tuple(registers[n] for n in program.results),
         tuple(used),
     )
+
+
+def in_reals(program, bounds):
+    """The program with the sums and magnitudes of integers that become real computed in reals, which is exact below
+    2^24: their terms are converted once a row or a key, not once a score."""
+    made, moved = Program(program.tensors), {}
+
+    def parts(n):
+        value = program.values[n]
+        is_sum = value.level == SCORE and value.operation in ("add", "subtract", "negative", "absolute")
+        return value.operands if is_sum else ()
+
+    def is_exact(n):
+        low, high = bounds[n]
+        below = program.values[n].level != SCORE or parts(n)  # else its conversion stays
+        return below and max(-low, high) <= 2**24 and all(is_exact(part) for part in parts(n))
+
+    def real(n):
+        if parts(n):
+            return made.apply(program.values[n].operation, *(real(part) for part in parts(n)))
+        return made.convert(moved[n], REAL)
+
+    for n in program.live():
+        value = program.values[n]
+        if value.operation == "to_real" and parts(value.operands[0]) and is_exact(value.operands[0]):
+            moved[n] = real(value.operands[0])
+        else:
+            operands = [moved[operand] for operand in value.operands]
+            moved[n] = made.make(value.operation, value.type, operands, value.item, value.level)
+    made.results = [moved[n] for n in program.results]
+    made.added = [moved[n] for n in program.added]
+    return made
 
 
 def fusions(program):

@@ -220,6 +220,8 @@ void Program::lay_out(Frame& frame, const ScoreBlock& block, int lines) const {
   const std::array<int, 4> words{lanes, up(block.rows), up(block.keys), lines * inner};
   std::size_t size =
       static_cast<std::size_t>(registers_[outer]) * static_cast<std::size_t>(lines) * lanes;
+  const int most_words = *std::max_element(words.begin(), words.end());
+  size += static_cast<std::size_t>(most_words);
   for (std::size_t l = 0; l < 4; ++l) {
     size += static_cast<std::size_t>(registers_[l]) * static_cast<std::size_t>(words[l]);
   }
@@ -237,7 +239,8 @@ void Program::lay_out(Frame& frame, const ScoreBlock& block, int lines) const {
   for (std::size_t n = 0; n < constants_.size(); ++n) {
     fill(frame.of(Level::block)[n + 1].data, constants_[n]);
   }
-  frame.spread = next;
+  frame.offsets = {next, inner, lanes};
+  frame.spread = next + most_words;
   frame.program = number_;
   frame.rows = block.rows;
   frame.keys = block.keys;

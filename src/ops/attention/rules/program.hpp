@@ -149,10 +149,11 @@ class Program {
   Frame& frame_of(const ScoreBlock& block, int lines) const;
   void run_level(Frame& frame, const Instruction* first, const Instruction* last) const;
   void run_one(Frame& frame, const Instruction& instruction) const;
-  template <class Offset>
-  void gather(Frame& frame, const Instruction& instruction) const;
+  void find_near(Frame& frame, const Instruction& instruction) const;
+  void gather_near(Frame& frame, const Instruction& instruction) const;
+  void gather_far(Frame& frame, const Instruction& instruction) const;
   void scatter(Frame& frame, const Instruction& instruction) const;
-  template <class Offset, class Use>
+  template <class Use>
   void for_each_offset(Frame& frame, const Instruction& instruction,
                        const std::vector<std::int64_t>& stride, const Use& use) const;
 

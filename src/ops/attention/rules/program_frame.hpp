@@ -62,6 +62,7 @@ struct Program::Frame {
   std::array<std::vector<impl::Operand>, 4> registers;
   std::vector<impl::Operand> outer;  ///< those of the outer level, without the spread over lanes
   std::vector<impl::Word> memory;
+  impl::Operand offsets;         ///< of elements of a tensor that a gather reads
   impl::Word* spread = nullptr;  ///< where those of the outer level are spread, in memory
 
   const ScoreBlock* block = nullptr;

@@ -43,6 +43,29 @@ void store(Word* to, const V& made) {
   }
 }
 
+bool any(const Indices& of) {
+  if constexpr (width == 1) {
+    return of[0] != 0;
+  } else {
+    // GCC would take the lanes out one by one.
+    const Reals reals = __builtin_convertvector(of, Reals);
+    Vec numbers;
+    std::memcpy(&numbers, &reals, sizeof numbers);
+    return !Kokkos::Experimental::all_of(numbers == Vec(0.0F));
+  }
+}
+
+/// True when 16 offsets are first, first + way, first + 2 way, …
+bool is_line(const Word* offset, std::int32_t way) {
+  Indices differences{};
+  Indices lane{};
+  for (int i = 0; i < width; ++i) lane[i] = i;
+  for (int i = 0; i < lanes; i += width) {
+    differences |= load<Indices>(offset + i) - (lane + i) * way - offset[0].index;
+  }
+  return !any(differences);
+}
+
 std::int32_t floor_divide(std::int32_t a, std::int32_t b) {
   // Exact: 53 bits hold the quotient of two integers of 32 near enough to tell its floor.
   return b == 0 ? 0 : static_cast<std::int32_t>(std::floor(static_cast<double>(a) / b));
@@ -68,9 +91,9 @@ void Program::run_level(Frame& frame, const Instruction* first, const Instructio
   for (; first != last; ++first) {
     if (first->operation == Operation::gather) {
       if (near_[static_cast<std::size_t>(first->tensor)]) {
-        gather<std::int32_t>(frame, *first);
+        gather_near(frame, *first);
       } else {
-        gather<std::int64_t>(frame, *first);
+        gather_far(frame, *first);
       }
     } else if (first->operation == Operation::scatter) {
       scatter(frame, *first);
@@ -135,7 +158,19 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
       return ordered([](auto x, auto y, auto) { return ((x < y) | (x != x)) ? x : y; });
     case Operation::maximum:
       return ordered([](auto x, auto y, auto) { return ((x > y) | (x != x)) ? x : y; });
-    case Operation::divide: return real([](auto x, auto y, auto) { return x / y; });
+    case Operation::divide:
+      if (const float divisor = b.data->real, inverse = 1.0F / divisor;
+          instruction.operands[1].level == Level::block && std::isnormal(inverse)) {
+        // A quotient and a correction by what it leaves (Markstein 1990) cost less than a division;
+        // there is no correction of an infinite quotient.
+        return simd([y = Vec(divisor), r = Vec(inverse)](const Vec& x, auto, auto) {
+          const Vec quotient = x * r;
+          const Vec left = tile::fma(Vec(-quotient), y, x);
+          const Vec better = tile::fma(left, r, quotient);
+          return Vec(Kokkos::Experimental::condition(better == better, better, quotient));
+        });
+      }
+      return real([](auto x, auto y, auto) { return x / y; });
     case Operation::fma:
       return simd([](const Vec& x, const Vec& y, const Vec& z) { return tile::fma(x, y, z); });
     case Operation::exp:
@@ -189,20 +224,98 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
   }
 }
 
-/// Calls use(line, vector, offsets) with the places of 16 elements in a tensor, in Offset's bits.
-template <class Offset, class Use>
+/// Puts the places of elements in a tensor into frame.offsets, in 32 bits.
+void Program::find_near(Frame& frame, const Instruction& instruction) const {
+  const Captured& tensor = tensors_[static_cast<std::size_t>(instruction.tensor)];
+  const Operand to = frame.offsets;
+  const auto each = [&](const Operand& from, const auto& f) {
+    for (int v = 0; v < frame.vectors; ++v) {
+      Word* t = to.at(0, v);
+      const Word* x = from.at(0, v);
+      for (int l = 0; l < frame.lines; ++l, t += to.line, x += from.line) {
+        for (int i = 0; i < lanes; i += width) f(t + i, load<Indices>(x + i));
+      }
+    }
+  };
+  const auto add = [&](bool is_first, const Operand& from, const auto& made) {
+    if (is_first) {
+      each(from, [&](Word* t, const Indices& index) { store(t, Indices(made(index))); });
+    } else {
+      each(from, [&](Word* t, const Indices& index) {
+        store(t, Indices(load<Indices>(t) + made(index)));
+      });
+    }
+  };
+  if (instruction.indices == 0) each(to, [&](Word* t, const Indices&) { store(t, Indices{}); });
+  for (int n = 0; n < instruction.indices; ++n) {
+    const auto axis = static_cast<std::size_t>(n);
+    const Index& index = indices_[static_cast<std::size_t>(instruction.first_index + n)];
+    const auto size = static_cast<std::int32_t>(tensor.extent[axis]);
+    const auto step = static_cast<std::int32_t>(tensor.stride[axis]);
+    const Operand from = frame.of(index.from);
+    if (index.place == Index::Place::inside && step == 1) {
+      add(n == 0, from, [](const Indices& i) { return i; });
+    } else if (index.place == Index::Place::inside) {
+      add(n == 0, from, [&](const Indices& i) { return i * step; });
+    } else {
+      Indices outside{};
+      add(n == 0, from, [&](const Indices& i) {
+        const Indices own = i < 0 ? i + size : i;
+        const Indices positive = own < 0 ? Indices{} : own;
+        const Indices inside = positive < size ? positive : Indices{} + (size - 1);
+        outside |= inside ^ own;
+        return inside * step;
+      });
+      frame.outside = frame.outside || any(outside);
+    }
+  }
+}
+
+void Program::gather_near(Frame& frame, const Instruction& instruction) const {
+  find_near(frame, instruction);
+  const Captured& tensor = tensors_[static_cast<std::size_t>(instruction.tensor)];
+  const Operand to = frame.of(instruction.result);
+  const auto each = [&](const auto& f) {
+    for (int v = 0; v < frame.vectors; ++v) {
+      for (int l = 0; l < frame.lines; ++l) f(to.at(l, v), frame.offsets.at(l, v));
+    }
+  };
+  if (tensor.type == Type::truth) {
+    const auto* data = static_cast<const std::uint8_t*>(tensor.data);
+    each([&](Word* target, const Word* offset) {
+      for (int i = 0; i < lanes; ++i) target[i].index = data[offset[i].index] != 0 ? 1 : 0;
+    });
+    return;
+  }
+  const auto* data = static_cast<const Word*>(tensor.data);
+  each([&](Word* target, const Word* offset) {
+    // Neighbouring queries or keys often read neighbours, forward or backward.
+    const Word* first = data + offset[0].index;
+    const std::int32_t way = offset[1].index - offset[0].index;
+    if (way == 1 && is_line(offset, 1)) {
+      std::memcpy(target, first, lanes * sizeof(Word));
+    } else if (way == -1 && is_line(offset, -1)) {
+      for (int i = 0; i < lanes; ++i) target[i].index = first[-i].index;
+    } else {
+      for (int i = 0; i < lanes; ++i) target[i] = data[offset[i].index];
+    }
+  });
+}
+
+/// Calls use(line, vector, offsets) with the places of 16 elements in a tensor of any size.
+template <class Use>
 void Program::for_each_offset(Frame& frame, const Instruction& instruction,
                               const std::vector<std::int64_t>& stride, const Use& use) const {
   const auto& extent = tensors_[static_cast<std::size_t>(instruction.tensor)].extent;
   for (int l = 0; l < frame.lines; ++l) {
     for (int v = 0; v < frame.vectors; ++v) {
-      Offset offset[lanes] = {};
+      std::int64_t offset[lanes] = {};
       for (int n = 0; n < instruction.indices; ++n) {
         const auto axis = static_cast<std::size_t>(n);
         const Index& index = indices_[static_cast<std::size_t>(instruction.first_index + n)];
         const Word* from = frame.of(index.from).at(l, v);
         const auto size = static_cast<std::int32_t>(extent[axis]);
-        const auto step = static_cast<Offset>(stride[axis]);
+        const std::int64_t step = stride[axis];
         if (index.place == Index::Place::inside) {
 #pragma omp simd
           for (int i = 0; i < lanes; ++i) offset[i] += from[i].index * step;
@@ -223,41 +336,18 @@ void Program::for_each_offset(Frame& frame, const Instruction& instruction,
   }
 }
 
-template <class Offset>
-void Program::gather(Frame& frame, const Instruction& instruction) const {
+void Program::gather_far(Frame& frame, const Instruction& instruction) const {
   const Captured& tensor = tensors_[static_cast<std::size_t>(instruction.tensor)];
   const Operand to = frame.of(instruction.result);
-  if (tensor.type == Type::truth) {
-    const auto* data = static_cast<const std::uint8_t*>(tensor.data);
-    for_each_offset<Offset>(frame, instruction, tensor.stride,
-                            [&](int l, int v, const auto& offset) {
-                              Word* target = to.at(l, v);
-                              for (int i = 0; i < lanes; ++i) {
-                                target[i].index = data[offset[i]] != 0 ? 1 : 0;
-                              }
-                            });
-    return;
-  }
-  const auto* data = static_cast<const std::int32_t*>(tensor.data);  // words, whatever they hold
-  for_each_offset<Offset>(frame, instruction, tensor.stride, [&](int l, int v, const auto& offset) {
+  for_each_offset(frame, instruction, tensor.stride, [&](int l, int v, const auto& offset) {
     Word* target = to.at(l, v);
-    // Neighbouring queries or keys often read neighbours, forward or backward.
-    Offset ahead = 0;  // 0: forward
-    Offset back = 0;
-#pragma omp simd reduction(| : ahead, back)
     for (int i = 0; i < lanes; ++i) {
-      ahead |= offset[i] - offset[0] - i;
-      back |= offset[i] - offset[0] + i;
-    }
-    if (ahead == 0) {
-#pragma omp simd
-      for (int i = 0; i < lanes; ++i) target[i].index = data[offset[0] + i];
-    } else if (back == 0) {
-      const std::int32_t* last = data + (offset[0] - (lanes - 1));
-#pragma omp simd
-      for (int i = 0; i < lanes; ++i) target[i].index = last[lanes - 1 - i];
-    } else {
-      for (int i = 0; i < lanes; ++i) target[i].index = data[offset[i]];
+      if (tensor.type == Type::truth) {
+        const auto* data = static_cast<const std::uint8_t*>(tensor.data);
+        target[i].index = data[offset[i]] != 0 ? 1 : 0;
+      } else {
+        target[i] = static_cast<const Word*>(tensor.data)[offset[i]];
+      }
     }
   });
 }
@@ -281,7 +371,7 @@ void Program::scatter(Frame& frame, const Instruction& instruction) const {
     }
     add_runs(frame.targets[tensor], added, offset, std::min(lanes, inner - v * lanes));
   };
-  for_each_offset<std::int64_t>(frame, instruction, dense_[tensor], add);
+  for_each_offset(frame, instruction, dense_[tensor], add);
 }
 
 }  // namespace katt::attention
