@@ -153,7 +153,7 @@ def test_the_gradient_of_no_mask_is_refused(katt):
     with h5py.File(katt.folder / "in.h5", "r+") as file:
         del file["mask"]
     line = katt.refuses("run", "attention", "--in", "in.h5", "--out", "out.h5")
-    assert "in.h5: mask_gradient: holds 1, expected 0 where there is no mask" in line
+    assert "in.h5: attribute mask_gradient: holds 1, expected 0 where there is no mask" in line
 
 
 def test_sweeps_measure_the_gradient_of_a_mask_against_float64(katt):

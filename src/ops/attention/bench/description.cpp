@@ -59,7 +59,8 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
   p.extents["window_right"] = file.integer("window_right", -1);
   p.extents["mask_gradient"] = file.integer("mask_gradient", 0) != 0 ? 1 : 0;
   if (p.extent("mask_gradient") != 0 && !p.has("mask")) {
-    file.reject("mask_gradient", "holds 1, expected 0 where there is no mask");
+    throw InputError(file.path().string() +
+                     ": attribute mask_gradient: holds 1, expected 0 where there is no mask");
   }
   if (p.has("mask")) {
     const std::int64_t mask_batch = p.extent("mask_batch"), mask_heads = p.extent("mask_heads");
