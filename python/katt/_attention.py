@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from . import _katt
 from ._arrays import Array, call, library, natural, pair, refused, shape_of
 from ._functions import PLANS, launch
-from ._rules.run import SAME, Rule, captured_numbers, rule_of
+from ._rules.run import UNCHANGED, captured_numbers, rule_of
 from ._rules.run import launch as launch_with_rule
 
 FORWARD, BACKWARD = PLANS["attention"]
@@ -86,32 +86,37 @@ def attention_backward(
     score_rule: Callable | None = None,
     captured: Sequence[Array] = (),
     dlse: Array | None = None,
+    bias_gradient: bool = False,
     variant: str = "auto",
     tile: tuple[int, int] | None = None,
 ) -> tuple[Array, ...]:
-    """Gradients (dq, dk, dv) of attention, of the shapes of q, k and v.
+    """Gradients (dq, dk, dv) of attention, of the shapes of q, k and v; with bias_gradient (dq, dk, dv, dbias).
 
     dout (batch, heads, seq_q, head_dim): gradient of out. out and lse: results of `attention` with the same
     arguments and return_lse=True. dk and dv are summed over the query heads that share a head.
     causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask, score_rule: those of `attention`.
-    captured: arrays that score_rule reads; their gradients, float32 of their shapes, follow dq, dk and dv.
+    captured: arrays that score_rule reads; their gradients, float32 of their shapes, follow the others.
     dlse: (batch, heads, seq_q) float32, gradient of lse, if it has one; on the CPU.
+    bias_gradient: True: also the gradient of bias, of its shape, summed over what bias is broadcast to; on the CPU.
     variant, tile: which kernel, as in `attention`.
     """
     lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse)
+    if bias_gradient and bias is None:
+        raise ValueError("attention: bias_gradient: holds True without a bias, expected a bias beside it")
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
+    dbias = lib.empty(shape_of("attention", "bias", bias, 4)) if bias_gradient else None
+    made = (dq, dk, dv, dbias)
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     inputs = (dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, blocks)
     gradients = {}
     if score_rule is not None or len(captured) or dlse is not None:
-        score_rule = Rule.of(SAME, []) if score_rule is None else rule_of("attention", score_rule, q)
+        score_rule = UNCHANGED if score_rule is None else rule_of("attention", score_rule, q)
         numbered = zip(captured_numbers("attention", score_rule, captured), captured, strict=True)
         gradients = {n: lib.empty(tuple(array.shape), "f32") for n, array in numbered}
-        launch_with_rule(BACKWARD, score_rule, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile), dlse,
-                         gradients)  # fmt: skip
+        launch_with_rule(BACKWARD, score_rule, inputs, made, (scale, *numbers), call(variant, tile), dlse, gradients)
     else:
-        launch(BACKWARD, inputs, (dq, dk, dv), (scale, *numbers), call(variant, tile))
-    return lib.give(dq, dk, dv, *gradients.values())
+        launch(BACKWARD, inputs, made, (scale, *numbers), call(variant, tile))
+    return lib.give(*(array for array in made if array is not None), *gradients.values())
 
 
 def options(q, k, causal, window, softcap, scale, block_mask):

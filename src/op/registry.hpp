@@ -84,7 +84,7 @@ struct CaseTensor {
   Role role;
   std::string name;
   std::string shape{};       ///< "(B, H, S, D)"
-  bool is_optional = false;  ///< an input that a file may lack
+  bool is_optional = false;  ///< an input that a file may lack, a gradient that it may ask for
 };
 
 /// The setting of a variant that a preset names, at a point.

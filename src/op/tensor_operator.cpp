@@ -332,7 +332,8 @@ class TensorOperator final : public Operator {
       if (spec.foreign) tensors.push_back({CaseTensor::Role::output, spec.name, spec.letters});
     }
     for (const TensorSpec& spec : op_.backward.outputs) {
-      if (spec.foreign) tensors.push_back({CaseTensor::Role::gradient, spec.name, spec.letters});
+      if (!spec.foreign) continue;
+      tensors.push_back({CaseTensor::Role::gradient, spec.name, spec.letters, !spec.when.empty()});
     }
     return tensors;
   }

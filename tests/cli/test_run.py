@@ -105,6 +105,70 @@ def test_threads_do_not_matter(katt):
     assert outputs[0] == outputs[1]
 
 
+def mask_case(folder, **attributes):
+    """A case of two batch entries and query heads that share a mask of whole rows of -1e9 and some -inf, and its
+    gradient in float64."""
+    generator = numpy.random.default_rng(7)
+    q, dout = (generator.standard_normal((2, 4, 37, 16)).astype("f4") for _ in range(2))
+    k, v = (generator.standard_normal((2, 2, 29, 16)).astype("f4") for _ in range(2))
+    mask = generator.standard_normal((1, 4, 37, 29)).astype("f4")
+    mask[:, :, 3], mask[:, :, 5, 4:], mask[..., 7] = -1e9, -1e9, -numpy.inf
+    with h5py.File(folder / "in.h5", "w") as file:
+        file.attrs.update({"op": "attention", "dtype": "f32", "causal": 0, "scale": 0.25, **attributes})
+        for name, values in (("q", q), ("k", k), ("v", v), ("dout", dout), ("mask", mask)):
+            file[name] = values
+    q, dout, mask = (x.astype(float) for x in (q, dout, mask))
+    k, v = (x.astype(float).repeat(2, axis=1).swapaxes(2, 3) for x in (k, v))
+    score = numpy.where(mask == -1e9, -1e9, q @ k * 0.25 + mask)  # as float32 rounds it
+    p = numpy.exp(score - score.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    dp = dout @ v
+    return (p * (dp - (p * dp).sum(-1, keepdims=True))).sum(0, keepdims=True)
+
+
+def test_the_gradient_of_a_mask_is_written_where_the_case_asks_for_it(katt):
+    exact = mask_case(katt.folder, mask_gradient=1)
+    seen = {}
+    for variant in ("auto", "naive", "flash"):
+        for threads in (1, 2):
+            done = katt("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite", "--variant", variant,
+                        "--threads", threads)  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            with h5py.File(katt.folder / "out.h5") as file:
+                assert sorted(file) == ["dk", "dmask", "dq", "dv", "lse", "out"]
+                dmask = file["dmask"][...]
+            assert dmask.shape == exact.shape and numpy.abs(dmask - exact).max() < 2e-5, variant
+            assert (dmask[..., 7] == 0).all()
+            seen.setdefault(variant, set()).add(dmask.tobytes())
+    assert len(seen["flash"]) == len(seen["auto"]) == 1
+    assert "dmask (B or 1, Hq or 1, Sq, Skv) optional" in katt("info", "attention").stdout
+    mask_case(katt.folder)
+    assert katt("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite").returncode == 0
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert "dmask" not in file and "dq" in file
+
+
+def test_the_gradient_of_no_mask_is_refused(katt):
+    mask_case(katt.folder, mask_gradient=1)
+    with h5py.File(katt.folder / "in.h5", "r+") as file:
+        del file["mask"]
+    line = katt.refuses("run", "attention", "--in", "in.h5", "--out", "out.h5")
+    assert "in.h5: attribute mask_gradient: holds 1, expected 0 where there is no mask" in line
+
+
+def test_sweeps_measure_the_gradient_of_a_mask_against_float64(katt):
+    done = katt("sweep", "attention", "--seq", 48, "--heads", 2, "--pass", "forward,backward", "--bias", "0,1",
+                "--mask-gradient", 1, "--variant", "naive,flash", "--dtype", "f32,bf16", "-o", "out.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with h5py.File(katt.folder / "out.h5") as file:
+        rows = [{name: row[name] for name in ("pass", "bias", "status", "reason")} for row in file["points"][:]]
+    for row in rows:
+        ran = row["pass"] == b"backward" and row["bias"] == 1
+        assert row["status"] == (b"ok" if ran else b"skipped"), row
+        assert ran or row["reason"].startswith(b"mask_gradient: "), row
+    assert len(rows) == 16
+
+
 @pytest.mark.parametrize("name, part", [("out", "out: error"), ("dk", "dk: error"), ("lse", "lse: infinities differ"),
                                         (None, "dv: missing")])
 def test_the_checker_sees_what_is_wrong(tmp_path, name, part):

@@ -63,6 +63,7 @@ inline testing::Problem named(const ProblemData& data, bool backward = false,
                {"mask_batch", s.bias_batch},
                {"mask_heads", s.bias_heads},
                {"bias", data.bias.empty() ? 0 : 1},
+               {"mask_gradient", s.mask_gradient ? 1 : 0},
                {"alibi", data.alibi_slopes.empty() ? 0 : 1},
                {"has_kv_len", data.kv_len.empty() ? 0 : 1},
                {"has_block_mask", data.block_mask.empty() ? 0 : 1}};

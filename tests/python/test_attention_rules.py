@@ -44,6 +44,46 @@ def reference(rule, slope, q, k, v, dout, causal=False):
     return out, lse[..., 0], ds @ k, shared(ds.swapaxes(2, 3) @ q), shared(p.swapaxes(2, 3) @ dout)
 
 
+BIASES = [(batch, heads) for batch in (1, 2) for heads in (1, 6)]
+
+
+@pytest.mark.parametrize("extents", BIASES)
+@pytest.mark.parametrize("rule", [None, lambda s, b, h, q, k: s * 0.5 + 0.1 * (q - k)])
+def test_biases_have_gradients(extents, rule, dtype):
+    q, k, v, dout = problem((2, 6, 2, 37, 53, 16), dtype)
+    bias = numpy.random.default_rng(1).standard_normal((*extents, 37, 53)).astype(dtype)
+    bias[..., 5, 2:], bias[..., 9] = -1e4, -numpy.inf
+    wide_q, wide_k, wide_v, wide_dout, wide_bias = (x.astype("float64") for x in (q, k, v, dout, bias))
+    wide_k, wide_v = (numpy.repeat(x, 3, axis=1).swapaxes(2, 3) for x in (wide_k, wide_v))
+    s = wide_q @ wide_k / 4
+    s = (s if rule is None else rule(s, *numpy.indices(s.shape, sparse=True))) + wide_bias
+    p = numpy.exp(s - s.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    dp, dlse = wide_dout @ wide_v, numpy.random.default_rng(2).standard_normal(s.shape[:3]).astype("float32")
+    summed = tuple(axis for axis in (0, 1) if extents[axis] == 1)
+
+    def expected(more):
+        ds = p * (dp - (p * dp).sum(-1, keepdims=True) + more)
+        return ds.sum(summed, keepdims=True)
+
+    options = {"bias": bias, "score_rule": rule}
+    out, lse = katt.attention(q, k, v, return_lse=True, **options)
+    dq, dk, dv, dbias = katt.attention_backward(dout, q, k, v, out, lse, bias_gradient=True, **options)
+    assert dbias.shape == bias.shape and dbias.dtype == bias.dtype and (dbias[..., 9] == 0).all()
+    close(dbias, expected(0))
+    plain = katt.attention_backward(dout, q, k, v, out, lse, **options)
+    assert all((a == b).all() for a, b in zip((dq, dk, dv), plain, strict=True))
+    *_, dbias = katt.attention_backward(dout, q, k, v, out, lse, bias_gradient=True, dlse=dlse, **options)
+    close(dbias, expected(dlse[..., None]))
+
+
+def test_no_bias_has_no_gradient():
+    q, k, v, dout = problem(SHAPES[0], "float32")
+    out, lse = katt.attention(q, k, v, return_lse=True)
+    with pytest.raises(ValueError, match="^attention: bias_gradient: holds True without a bias, expected a bias"):
+        katt.attention_backward(dout, q, k, v, out, lse, bias_gradient=True)
+
+
 def agrees(rule, slope, shape, dtype, **options):
     q, k, v, dout = problem(shape, dtype)
     expected = reference(rule, slope, q, k, v, dout, **options)

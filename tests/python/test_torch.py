@@ -294,6 +294,31 @@ def test_lse_and_bias_of_attention_have_gradients(bias_shape, dtype):
         close(found.grad, wanted.grad)
 
 
+MASK_MEMORY = """
+import resource, torch, katt.torch
+torch.set_num_threads(1)
+def attend(length, mask):
+    q, k, v = (torch.randn(2, 4, length, 16, requires_grad=True) for _ in range(3))
+    katt.torch.scaled_dot_product_attention(q, k, v, mask).sum().backward()
+attend(64, torch.randn(64, 64, requires_grad=True))
+mask = torch.randn({length}, {length}, requires_grad=True)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+attend({length}, mask)
+assert float(mask.grad.abs().max()) > 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_gradients_of_a_mask_store_no_scores():
+    """Eight heads share a mask: what grows is its gradient."""
+    length = 4096
+    done = subprocess.run([sys.executable, "-c", MASK_MEMORY.format(length=length)], capture_output=True, text=True,
+                          timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    grown_bytes = int(done.stdout) * 1024
+    assert grown_bytes < 2 * length * length * 4, grown_bytes
+
+
 class ThroughFloat64(torch.autograd.Function):
     """The result of PyTorch's operators in float64; the gradients of `ours` in float32."""
 

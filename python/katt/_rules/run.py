@@ -10,8 +10,7 @@ from .._arrays import shape_of
 from . import cache
 from .compact import compact
 from .differentiate import captured_gradients, slope
-from .grids import PARAMETERS
-from .program import REAL, Captured, Program, RuleError
+from .program import REAL, Program, RuleError
 
 HELD = {"f": numpy.float32, "V": numpy.float32, "i": numpy.int32, "u": numpy.int32, "b": numpy.bool_}
 
@@ -49,9 +48,6 @@ def unchanged():
     return Programs(program)
 
 
-SAME = unchanged()  # the programs of the rule that changes nothing
-
-
 class Rule:
     """A score rule, traced once: a function (score, batch, head, query, key) -> score of NumPy's or PyTorch's
     operations, where query and key count from 0. RuleError, with the line of the rule, for what is no rule.
@@ -79,6 +75,9 @@ class Rule:
         rule = cls.__new__(cls)
         rule.name, rule.programs, rule.captured = "rule", programs, captured
         return rule
+
+
+UNCHANGED = Rule.of(unchanged(), [])  # the rule that changes nothing
 
 
 def held(tensor):
@@ -118,29 +117,6 @@ def captured_numbers(op, rule, arrays: Sequence):
             raise ValueError(f"{op}: captured: holds {what}, expected arrays of reals that it captures")
         numbers.append(found[0])
     return numbers
-
-
-def bias_adder(shape, target):
-    """The program that adds up the gradient of a bias, (batch or 1, heads or 1, seq_q, seq_kv)."""
-    program = Program([Captured(tuple(shape), REAL)])
-    zero = program.constant(0)
-    places = [program.input(name) for name in PARAMETERS["mask"]]
-    indices = tuple(zero if extent == 1 else place for place, extent in zip(places, shape, strict=True))
-    program.scatter(0, indices, program.input("gradient"))
-    extents = dict(zip(PARAMETERS["mask"], shape, strict=True))
-    return native(program, extents, [held(target)])
-
-
-def launch_backward(plan, inputs, outputs, numbers, choice, dlse, dbias):
-    """Runs the backward pass of attention on the CPU with the gradient of lse, None where it has none, and that of the
-    bias, which is added up in dbias, dense float32 of its shape, unless that is None."""
-    q, k = inputs[1], inputs[2]
-    extents = {"batch": q.shape[0], "head": q.shape[1], "query": q.shape[2], "key": k.shape[2]}
-    made = SAME.native(extents, [])
-    adder = None if dbias is None else bias_adder(dbias.shape, dbias)
-    ordered = plan.ordered((*inputs, *outputs))
-    targets = () if dbias is None else (dbias,)
-    _katt.attention_backward(made, [], adder, targets, dlse, ordered, tuple(numbers), choice)
 
 
 def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradients=None, strides=()):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from .._functions import PLANS, launch
-from .._rules.run import launch_backward
+from .._rules.run import UNCHANGED
+from .._rules.run import launch as launch_rule
 from ._operator import call, dense_last, new_heads, operator
 
 FORWARD, BACKWARD = PLANS["attention"]
@@ -76,7 +77,7 @@ def _attention_backward(
         block_mask,
     )
     numbers = (scale, softcap, causal, window_left, window_right, block_size)
-    launch(BACKWARD, inputs, (dq, dk, dv), numbers, call(variant))
+    launch(BACKWARD, inputs, (dq, dk, dv, None), numbers, call(variant))
     return dq, dk, dv
 
 
@@ -86,7 +87,7 @@ def _fake_full_backward(dout, dlse, q, k, v, out, lse, bias, *options):
 
 
 def _new_bias(bias):
-    return bias.new_empty(bias.shape, dtype=torch.float32)
+    return bias.new_empty(bias.shape)
 
 
 @operator("attention_full_backward", _fake_full_backward)
@@ -110,13 +111,17 @@ def _attention_full_backward(
     softcap: float,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """_attention_backward with the gradient of lse, and float32 gradients of the bias."""
+    """_attention_backward with the gradient of lse, and with that of the bias."""
     made = new_heads(q), new_heads(k), new_heads(v)
     dbias = _new_bias(bias) if with_bias else None
+    outputs = (*made, dbias)
     inputs = (*(dense_last(x) for x in (dout, q, k, v, out)), lse, dense_last(bias), alibi_slopes, kv_lengths,
               block_mask)  # fmt: skip
     numbers = (scale, softcap, causal, window_left, window_right, block_size)
-    launch_backward(BACKWARD, inputs, made, numbers, call("auto"), dense_last(dlse), dbias)
+    if dlse is None:
+        launch(BACKWARD, inputs, outputs, numbers, call("auto"))
+    else:
+        launch_rule(BACKWARD, UNCHANGED, inputs, outputs, numbers, call("auto"), dense_last(dlse))
     return *made, [dbias] if with_bias else []
 
 
@@ -146,7 +151,7 @@ def _gradients(ctx, dout, dlse):
         dq, dk, dv, gradients = _attention_full_backward(
             dout, dlse, q, k, v, out, lse, bias, *masks, *numbers, with_bias
         )
-        dbias = gradients[0].to(bias.dtype) if with_bias else None
+        dbias = gradients[0] if with_bias else None
     else:
         dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
         if with_bias:

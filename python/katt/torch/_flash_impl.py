@@ -95,7 +95,7 @@ def backward_after(otherwise):
         dq, dk, dv = (new_heads(x) for x in (problem.q, problem.k, problem.v))
         dout, out = (dense_last(padded(x, 0)) for x in (grad_out, out))
         inputs = (dout, problem.q, problem.k, problem.v, out, logsumexp.contiguous(), *problem.masks)
-        launch(BACKWARD, inputs, (dq, dk, dv), (problem.scale, *problem.options), call("auto"))
+        launch(BACKWARD, inputs, (dq, dk, dv, None), (problem.scale, *problem.options), call("auto"))
         width = query.shape[-1]
         dk, dv = (pad(x[..., :width], (0, 0, 0, problem.hidden_keys)) for x in (dk, dv))
         return tuple(permuted(x[..., :width]) for x in (dq, dk, dv))

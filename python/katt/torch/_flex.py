@@ -55,7 +55,7 @@ def _flex_backward(
     inputs = (*(dense_last(x) for x in (dout, q, k, v, out)), lse, None, None, None, blocks)
     numbers = (scale, 0.0, False, -1, -1, block_size)
     by_number = dict(zip(wanted, gradients, strict=True))
-    launch(BACKWARD, RULES[rule], inputs, made, numbers, call("auto"), dense_last(dlse), by_number,
+    launch(BACKWARD, RULES[rule], inputs, (*made, None), numbers, call("auto"), dense_last(dlse), by_number,
            strides_of(blocks))  # fmt: skip
     return *made, gradients
 

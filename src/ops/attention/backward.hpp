@@ -12,10 +12,11 @@
 /// P(i, j) = exp(S(i, j) − lse(i)) and Δ(i) = Σ_d dout(i, d) · out(i, d),
 ///
 ///   dV = Pᵀ·dout,  dP = dout·Vᵀ,  dS = P ∘ (dP − Δ + dlse) ∘ r′(S)
-///   dQ = scale · dS·K,  dK = scale · dSᵀ·Q
+///   dQ = scale · dS·K,  dK = scale · dSᵀ·Q,  dmask = Σ P ∘ (dP − Δ + dlse)
 ///
 /// with r′ the slope of the score rule at the scores before it, 1 without a rule. dK and dV of a
-/// key/value head are sums over the query heads that share it. The order of every sum depends only
+/// key/value head are sums over the query heads that share it, dmask over the batch entries and heads
+/// that the mask is broadcast to. The order of every sum depends only
 /// on the shapes: two runs give the same bits, for any number of threads.
 namespace katt::attention {
 
@@ -28,9 +29,13 @@ struct BackwardArgs {
   ConstTensorRef<3> lse;      ///< (batch, heads, seq_q) f32, natural logarithm
   TensorRef<4> dq;            ///< (batch, heads, seq_q, head_dim)
   TensorRef<4> dk, dv;        ///< (batch, kv_heads, seq_kv, head_dim)
-  float scale = 0.0F;         ///< factor of Q·Kᵀ, as in ForwardArgs
-  ScoreArgs score{};          ///< as in ForwardArgs
-  MaskArgs mask{};            ///< as in ForwardArgs
+  /// Gradient of the bias of `mask`, of its shape and dtype: 0 where a score is hidden. Left out, it
+  /// is not computed. Hosts alone compute it, in a pass of its own after that of any variant of this
+  /// library; a variant that a program adds must write it, or refuse.
+  TensorRef<4> dmask{};
+  float scale = 0.0F;  ///< factor of Q·Kᵀ, as in ForwardArgs
+  ScoreArgs score{};   ///< as in ForwardArgs
+  MaskArgs mask{};     ///< as in ForwardArgs
   /// (batch, heads, seq_q) f32: gradient of lse, 0 where it is missing. Hosts alone read it.
   ConstTensorRef<3> dlse{};
 

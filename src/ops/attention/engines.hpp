@@ -12,6 +12,7 @@
 #include "ops/attention/decode/decode.hpp"
 #include "ops/attention/naive/naive.hpp"
 #include "ops/attention/portable/device_tiles.hpp"
+#include "ops/attention/portable/mask_gradient.hpp"
 #include "ops/attention/portable/portable.hpp"
 #include "ops/attention/portable/presets.hpp"
 #include "ops/attention/tensor_cores/variants.hpp"
@@ -125,7 +126,7 @@ VariantTable<Exec, BackwardArgs> backward_engines(const Rule& rule) {
     table.add(wgmma_backward_variant(rule));
   }
 #endif
-  return table;
+  return with_mask_gradient(table, rule);
 }
 
 }  // namespace katt::attention::impl

@@ -14,6 +14,7 @@
 #include "ops/attention/naive/forward_kernel.hpp"
 #include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/portable/forward_kernel.hpp"
+#include "ops/attention/portable/mask_gradient_kernel.hpp"
 #include "ops/attention/rules/score_rules.hpp"
 #if defined(KATT_HAS_CUDA)
 #include "ops/attention/tensor_cores/mma_backward_cuda.hpp"

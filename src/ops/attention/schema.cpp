@@ -16,6 +16,9 @@ void check(const BackwardArgs& args) {
   impl::check_heads(args);
   op::check<backward_schema>(args);
   impl::check_mask(args);
+  if (args.dmask && !args.mask.bias) {
+    throw InputError("attention: dmask: given without a mask, expected a mask beside it");
+  }
 }
 
 void check_values(const ForwardArgs& args) {

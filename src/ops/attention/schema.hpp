@@ -94,6 +94,10 @@ inline constexpr auto backward_schema = op::schema(
     op::out("dq", &BackwardArgs::dq, "batch heads seq_q head_dim").letters("(B, Hq, Sq, D)"),
     op::out("dk", &BackwardArgs::dk, "batch kv_heads seq_kv head_dim").letters("(B, Hkv, Skv, D)"),
     op::out("dv", &BackwardArgs::dv, "batch kv_heads seq_kv head_dim").letters("(B, Hkv, Skv, D)"),
+    op::out("dmask", &BackwardArgs::dmask, "mask_batch mask_heads seq_q seq_kv")
+        .letters("(B or 1, Hq or 1, Sq, Skv)")
+        .argument("dbias")
+        .when("has_dmask"),
     op::number("scale", &BackwardArgs::scale).optional(),
     op::number("softcap", op::path(&BackwardArgs::score, &ScoreArgs::softcap), 0),
     op::number("causal", op::path(&BackwardArgs::mask, &MaskArgs::causal)),
@@ -105,7 +109,8 @@ inline constexpr op::Documentation documentation{
     .forward = "out = softmax(rule(scale · q·kᵀ) + bias) · v over the keys that each query sees.",
     .backward =
         "dS = P ⊙ (dout·vᵀ − Σ dout·out), P = softmax; dq = scale · dS·k, dk = scale · dSᵀ·q, dv = "
-        "Pᵀ·dout.",
+        "Pᵀ·dout,\n"
+        "dbias = Σ dS over what the bias is broadcast to.",
     .source = "Vaswani et al. 2017, arXiv:1706.03762, eq. 1"};
 
 }  // namespace katt::attention

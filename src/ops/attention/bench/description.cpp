@@ -30,6 +30,7 @@ HostProblem Description::host_problem(const bench::Problem& p) {
                    .kv_len = p.indices("kv_len"),
                    .block_mask = p.indices("block_mask"),
                    .block_size = p.extent("has_block_mask") != 0 ? p.extent("block_size") : 0,
+                   .mask_gradient = p.extent("mask_gradient") != 0,
                    .dout = p.floats("dout")};
   for (const ScoreParameter& parameter : score_parameters) {
     host.score.*parameter.value = static_cast<float>(p.parameter(parameter.name));
@@ -56,6 +57,11 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
   p.extents["causal"] = file.integer("causal", 0) != 0 ? 1 : 0;
   p.extents["window_left"] = file.integer("window_left", -1);
   p.extents["window_right"] = file.integer("window_right", -1);
+  p.extents["mask_gradient"] = file.integer("mask_gradient", 0) != 0 ? 1 : 0;
+  if (p.extent("mask_gradient") != 0 && !p.has("mask")) {
+    throw InputError(file.path().string() +
+                     ": attribute mask_gradient: holds 1, expected 0 where there is no mask");
+  }
   if (p.has("mask")) {
     const std::int64_t mask_batch = p.extent("mask_batch"), mask_heads = p.extent("mask_heads");
     if ((mask_batch != 1 && mask_batch != batch) || (mask_heads != 1 && mask_heads != heads)) {

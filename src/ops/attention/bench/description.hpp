@@ -51,6 +51,8 @@ struct Description {
     }
     for (bench::AxisSpec axis :
          {bench::integer_axis("bias", 0, 0, "1: an additive mask (1, 1, seq_q, seq_kv)", 1),
+          bench::integer_axis("mask_gradient", 0, 0, "1: backward, dmask of the additive mask too",
+                              1),
           bench::integer_axis("kv_len_min", -1, -1, "least of random key lengths; -1: all keys"),
           bench::integer_axis("block_size", 64, 1, "edge of a block of the block mask"),
           bench::real_axis("block_density", 1.0, 0, 1, "share of live blocks; 1: no block mask"),
@@ -79,6 +81,7 @@ struct Description {
     p.parameters.emplace("scale", 1.0 / std::sqrt(static_cast<double>(p.extent("head_dim"))));
     add("mask_batch", 1);
     add("mask_heads", 1);
+    add("has_dmask", p.extent("mask_gradient") != 0 && p.extent("bias") != 0 ? 1 : 0);
     add("has_kv_len", p.extent("kv_len_min") >= 0 ? 1 : 0);
     add("has_block_mask", p.parameter("block_density") < 1.0 ? 1 : 0);
     if (const std::int64_t size = p.extent("block_size"); size > 0) {
@@ -132,7 +135,15 @@ struct Description {
                        ": expected at most seq_kv " + std::to_string(p.extent("seq_kv")));
     }
   }
-  static bool is_foreign(const bench::Problem& p) { return p.extent("has_block_mask") == 0; }
+  static Status supports(const bench::Problem& p) {
+    if (p.extent("mask_gradient") == 0) return Status::ok();
+    if (!p.backward) return Status::skipped("mask_gradient: the forward pass has no gradients");
+    if (p.extent("bias") != 0) return Status::ok();
+    return Status::skipped("mask_gradient: there is no additive mask; it needs bias 1");
+  }
+  static bool is_foreign(const bench::Problem& p) {
+    return p.extent("has_block_mask") == 0 && p.extent("mask_gradient") == 0;
+  }
   static std::optional<std::filesystem::path> rule_file(const bench::Problem& p);
   static testing::Expected expected(const bench::Problem& p) {
     const HostProblem problem = host_problem(p);

@@ -30,14 +30,16 @@ void add_score_rounding(testing::ExpectedPart& part, double largest_score) {
   part.slack += score_rounding(largest_score) * scale;
 }
 
-/// Every query of a small problem; of a large one the first and last of the corners and a hashed
-/// choice, so many that the reference costs about 2·10^8 multiplications.
-std::vector<QueryIndex> sample_queries(const HostProblem& p) {
-  const std::int64_t total = p.batch * p.heads * p.seq_q;
-  const double cost = static_cast<double>(std::max<std::int64_t>(1, p.seq_kv * p.head_dim));
+/// Every query of `batch` entries of `heads` heads in a small problem; in a large one the first and
+/// last of the corners and a hashed choice, so many that the reference costs about 2·10^8
+/// multiplications. `rows`: that one of them stands for.
+std::vector<QueryIndex> sample_queries(const HostProblem& p, std::int64_t batch, std::int64_t heads,
+                                       std::int64_t rows = 1) {
+  const std::int64_t total = batch * heads * p.seq_q;
+  const double cost = static_cast<double>(std::max<std::int64_t>(1, rows * p.seq_kv * p.head_dim));
   const auto wanted = static_cast<std::int64_t>(std::clamp(1e8 / cost, 16.0, 4096.0));
   const auto at = [&](std::int64_t flat) {
-    return QueryIndex{flat / p.seq_q / p.heads, flat / p.seq_q % p.heads, flat % p.seq_q};
+    return QueryIndex{flat / p.seq_q / heads, flat / p.seq_q % heads, flat % p.seq_q};
   };
   std::set<QueryIndex> chosen;
   if (total <= wanted) {
@@ -73,13 +75,38 @@ std::set<std::int64_t> sample_heads(const HostProblem& p) {
   return chosen;
 }
 
+/// The gradient of the bias.
+testing::ExpectedPart expected_mask_gradient(const HostProblem& p, Dtype dtype, double factor) {
+  testing::ExpectedPart dmask{.output = "dmask", .factor = factor};
+  const std::int64_t summed = p.batch / p.bias_batch * (p.heads / p.bias_heads);
+  const std::vector<QueryIndex> queries = sample_queries(p, p.bias_batch, p.bias_heads, summed);
+  struct Row {
+    MaskGradientRow exact, unfused;
+  };
+  const std::vector<Row> rows = testing::of_each(queries, [&](const QueryIndex& index) {
+    return Row{reference_mask_row(p, index), unfused_mask_row(p, index, dtype)};
+  });
+  double largest_lse = 0, terms = 0;
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const QueryIndex& index = queries[i];
+    const auto& [exact, unfused] = rows[i];
+    const std::int64_t row = (index.batch * p.bias_heads + index.head) * p.seq_q + index.query;
+    dmask.add(row * p.seq_kv, exact.gradient, unfused.gradient);
+    largest_lse = std::max(largest_lse, exact.largest_lse);
+    terms = std::max(terms, exact.terms);
+  }
+  add_score_rounding(dmask, 3 * largest_lse);
+  dmask.slack += 2 * 0x1p-23 * terms;
+  return dmask;
+}
+
 }  // namespace
 
 testing::Expected expected_rows(const HostProblem& p, Dtype dtype) {
   testing::ExpectedPart out{.output = "out"};
   testing::ExpectedPart lse{.output = "lse", .unreported = true};
   double largest_score = 0, largest_lse = 0;
-  const std::vector<QueryIndex> queries = sample_queries(p);
+  const std::vector<QueryIndex> queries = sample_queries(p, p.batch, p.heads);
   struct Row {
     ReferenceRow exact, unfused;
   };
@@ -130,7 +157,9 @@ testing::Expected expected_gradients(const HostProblem& p, Dtype dtype) {
   for (testing::ExpectedPart* part : {&dq, &dk, &dv}) add_score_rounding(*part, 3 * largest_lse);
   dq.slack += 2 * 0x1p-23 * dq_terms;
   dk.slack += 2 * 0x1p-23 * dk_terms;
-  return {std::move(dq), std::move(dk), std::move(dv)};
+  testing::Expected expected{std::move(dq), std::move(dk), std::move(dv)};
+  if (p.mask_gradient) expected.push_back(expected_mask_gradient(p, dtype, factor));
+  return expected;
 }
 
 }  // namespace katt::attention

@@ -15,7 +15,7 @@ namespace katt::attention {
 /// `dq`, `dk` and `dv` of all key/value heads of a small problem, of a hashed choice in a large
 /// one. With grouped heads or capped scores the rule has 3 in place of 2 for its first term, as in
 /// FlashAttention-3's tests. Besides, dq and dk may differ by two f32 roundings of the terms of
-/// their differences.
+/// their differences. With `mask_gradient` also `dmask`, of a sample of its rows, by the same rule.
 [[nodiscard]] testing::Expected expected_gradients(const HostProblem& problem, Dtype dtype);
 
 }  // namespace katt::attention

@@ -189,6 +189,7 @@ ReferenceRow row(const HostProblem& p, const QueryIndex& at, const Round& rounde
 template <class Real>
 struct GradientRow {
   std::vector<Real> p, ds;
+  std::vector<Real> dmask;  ///< dS before the slope of the rule and the scale
   double lse = 0;    ///< |lse|, of which P has a rounding; 0 where it is that of a bias alone
   Real terms = 0;    ///< Σ |out · dout|
   Real largest = 0;  ///< |q|
@@ -214,6 +215,7 @@ void gradient_row(const HostProblem& p, const QueryIndex& at, const float* k, co
   std::vector<Real> slope(n, 1), out(d);
   score.assign(n, none);
   result.ds.assign(n, 0);
+  result.dmask.assign(n, 0);
   Real largest = none;
   bool is_bias_alone = false;  // the largest
   for (std::size_t j = 0; j < n; ++j) {
@@ -255,6 +257,7 @@ void gradient_row(const HostProblem& p, const QueryIndex& at, const float* k, co
   for (std::size_t j = 0; j < n; ++j) {
     if (score[j] == Real{0}) continue;
     const Real dp = rounded(dot_product<Real>(dout, v + j * d, d));
+    result.dmask[j] = rounded(score[j] * (dp - delta));
     result.ds[j] = rounded(score[j] * (dp - delta) * slope[j]) * static_cast<Real>(p.scale);
     for (std::size_t c = 0; c < d; ++c) dq[c] += result.ds[j] * static_cast<Real>(k[j * d + c]);
   }
@@ -326,6 +329,34 @@ ReferenceGradients gradients(const HostProblem& p, std::int64_t batch, std::int6
           scale * static_cast<double>(n == 0 ? 0 : std::ranges::max(key_terms) * largest_query)};
 }
 
+/// A row of the gradient of the bias in arithmetic type Real: the terms in order of entries and heads.
+template <class Real, class Round>
+MaskGradientRow mask_row(const HostProblem& p, const QueryIndex& index, const Round& rounded) {
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  const auto n = static_cast<std::size_t>(p.seq_kv);
+  std::vector<Real> sum(n), terms(n), dq(d);
+  MaskGradientRow result;
+  GradientRow<Real> row;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    if (p.bias_batch != 1 && b != index.batch) continue;
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+      if (p.bias_heads != 1 && h != index.head) continue;
+      const std::int64_t kv_head = b * p.kv_heads + h / (p.heads / p.kv_heads);
+      const std::size_t offset = static_cast<std::size_t>(kv_head) * n * d;
+      gradient_row(p, {b, h, index.query}, p.k.data() + offset, p.v.data() + offset, rounded, row,
+                   dq.data());
+      for (std::size_t j = 0; j < n; ++j) {
+        sum[j] += row.dmask[j];
+        terms[j] += row.p[j] * row.terms;
+      }
+      result.largest_lse = std::max(result.largest_lse, row.lse);
+    }
+  }
+  for (const Real value : sum) result.gradient.push_back(static_cast<double>(rounded(value)));
+  result.terms = n == 0 ? 0 : static_cast<double>(std::ranges::max(terms));
+  return result;
+}
+
 }  // namespace
 
 ReferenceRow reference_row(const HostProblem& problem, const QueryIndex& index) {
@@ -350,6 +381,14 @@ ReferenceGradients unfused_gradients(const HostProblem& problem, std::int64_t ba
                                      std::int64_t kv_head, Dtype dtype) {
   return gradients<float>(problem, batch, kv_head,
                           [dtype](float value) { return round_to(dtype, value); });
+}
+
+MaskGradientRow reference_mask_row(const HostProblem& problem, const QueryIndex& index) {
+  return mask_row<double>(problem, index, [](double value) { return value; });
+}
+
+MaskGradientRow unfused_mask_row(const HostProblem& problem, const QueryIndex& index, Dtype dtype) {
+  return mask_row<float>(problem, index, [dtype](float value) { return round_to(dtype, value); });
 }
 
 }  // namespace katt::attention

@@ -41,6 +41,7 @@ struct HostProblem {
   std::span<const std::int64_t> kv_len;      ///< (batch) or empty
   std::span<const std::int64_t> block_mask;  ///< (⌈seq_q/size⌉, ⌈seq_kv/size⌉) or empty
   std::int64_t block_size = 0;
+  bool mask_gradient = false;  ///< true: the gradient of the bias is asked for
   std::span<const float>
       dout;  ///< (batch, heads, seq_q, head_dim), or empty without a backward pass
 };
@@ -85,5 +86,20 @@ struct ReferenceGradients {
 /// is what a backward pass has of the forward pass.
 [[nodiscard]] ReferenceGradients unfused_gradients(const HostProblem& problem, std::int64_t batch,
                                                    std::int64_t kv_head, Dtype dtype);
+
+/// The gradient of a row of the bias: that of `query` in entry and head of the bias.
+struct MaskGradientRow {
+  std::vector<double> gradient;  ///< (seq_kv)
+  double largest_lse = 0;        ///< as in ReferenceGradients, over the rows that are summed
+  double terms = 0;              ///< bound of Σ P·|Δ|
+};
+
+/// Σ P ∘ (dP − Δ) in float64 over what the bias is broadcast to.
+[[nodiscard]] MaskGradientRow reference_mask_row(const HostProblem& problem,
+                                                 const QueryIndex& index);
+
+/// The same sum as an unfused implementation in `dtype` computes it.
+[[nodiscard]] MaskGradientRow unfused_mask_row(const HostProblem& problem, const QueryIndex& index,
+                                               Dtype dtype);
 
 }  // namespace katt::attention
