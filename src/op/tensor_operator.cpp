@@ -352,24 +352,15 @@ class TensorOperator final : public Operator {
   [[nodiscard]] Footprint footprint(const Point& point, const Config& config) const override {
     const Problem problem = problem_of(op_, point);
     const Pass& pass = op_.pass(problem.backward);
-    const auto bytes_of = [&](const TensorSpec& spec) {
-      return spec.is_in(problem)
-                 ? static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(problem)
-                 : 0;
-    };
     Footprint bytes;
-    for (const TensorSpec& spec : pass.outputs) bytes.outputs += bytes_of(spec);
-    for (const TensorSpec& spec : pass.inputs) {
-      const std::size_t device = bytes_of(spec);
-      const std::size_t elements = device / spec.element_bytes(problem);
-      const std::size_t on_host = is_integer(spec.element) ? 8 : spec.derived ? 0 : 4;
-      bytes.tensors += device + elements * on_host;  // but for those that lie in an output
-    }
+    bytes.outputs = device_bytes(pass.outputs, problem);
+    bytes.tensors =  // but for those that lie in an output
+        device_bytes(pass.inputs, problem) + host_bytes(pass.inputs, problem);
     const auto call = decided(pass, problem, point.backend, point.threads, config);
     bytes.workspace = call->workspace_bytes();
     for (const TensorSpec& spec : pass.own) {
       if (spec.variant != call->config().variant) continue;
-      (spec.kept ? bytes.workspace : bytes.outputs) += bytes_of(spec);
+      (spec.kept ? bytes.workspace : bytes.outputs) += spec.bytes(problem);
     }
     return bytes;
   }

@@ -173,15 +173,20 @@ class Candidate final : public bench::CollectiveCandidate {
   std::unique_ptr<training::Trainer<Exec>> alone_;  ///< the reference, on the first rank
 };
 
+/// A block on all sequences of a step.
+llama_block::Shape shape_of(const Point& point) {
+  return {.batch = point.integer("batch") * point.integer("accumulation"),
+          .seq = point.integer("seq_q"),
+          .hidden = point.integer("hidden"),
+          .intermediate = point.integer("intermediate"),
+          .heads = point.integer("heads"),
+          .kv_heads = point.integer("kv_heads"),
+          .head_dim = point.integer("head_dim")};
+}
+
 /// FLOPs of a step: the products of the blocks and of the head, forward and backward.
 double flops(const Point& point) {
-  const llama_block::Shape shape{.batch = point.integer("batch") * point.integer("accumulation"),
-                                 .seq = point.integer("seq_q"),
-                                 .hidden = point.integer("hidden"),
-                                 .intermediate = point.integer("intermediate"),
-                                 .heads = point.integer("heads"),
-                                 .kv_heads = point.integer("kv_heads"),
-                                 .head_dim = point.integer("head_dim")};
+  const llama_block::Shape shape = shape_of(point);
   const double head = 6.0 * static_cast<double>(shape.tokens()) *
                       static_cast<double>(shape.hidden * point.integer("vocab"));
   return static_cast<double>(point.integer("layers")) *
@@ -258,15 +263,8 @@ class TrainingStep final : public bench::CollectiveOperator {
     return config.variant == auto_variant ? Config{.variant = trainer} : config;
   }
   void validate(const Point& point) const override {
+    llama_block::check_heads(shape_of(point));
     training::TrainOptions options = options_of(point);
-    if (point.integer("heads") % point.integer("kv_heads") != 0) {
-      throw InputError("kv_heads " + std::to_string(point.integer("kv_heads")) +
-                       ": expected a divisor of heads, " + std::to_string(point.integer("heads")));
-    }
-    if (point.integer("head_dim") % 8 != 0) {
-      throw InputError("head_dim " + std::to_string(point.integer("head_dim")) +
-                       ": expected a multiple of 8");
-    }
     options.groups = ranks::Groups(ranks::Place(layout_of(point), 0));
     training::check_ranks(config_of(point), options);
   }
