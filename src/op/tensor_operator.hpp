@@ -169,6 +169,12 @@ const TensorOperatorData& data_of() {
   return made;
 }
 
+/// A point as a problem without values. Axes that the point lacks have their default.
+[[nodiscard]] Problem problem_of(const TensorOperatorData& data, const Point& point);
+/// The problem of the forward pass in a case file. Throws InputError.
+[[nodiscard]] Problem read_problem(const TensorOperatorData& data, const io::CaseFile& file);
+/// The tensors of such a file.
+[[nodiscard]] std::vector<CaseTensor> case_tensors(const TensorOperatorData& data);
 /// The operator that such data describes.
 [[nodiscard]] std::unique_ptr<Operator> make_tensor_operator(const TensorOperatorData& data);
 
