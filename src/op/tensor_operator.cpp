@@ -1,6 +1,7 @@
 #include "op/tensor_operator.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <span>
 
@@ -66,7 +67,12 @@ Problem problem_of(const TensorOperatorData& op, const Point& point) {
 Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
   Problem problem;
   problem.dtype = in.dtype();
-  for (const auto& [name, value] : op.parameters) problem.parameters[name] = in.real(name);
+  for (const auto& [name, number] : op.parameters) {
+    const double value = problem.parameters[name] = in.real(name);
+    if (value >= number.minimum && std::isfinite(value)) continue;
+    in.reject(name, "holds " + std::to_string(value) + ", expected a finite number" +
+                        (number.minimum == 0 ? " of at least 0" : ""));
+  }
   for (const AxisSpec& axis : op.axes()) {
     const auto* fallback = std::get_if<double>(&axis.fallback);
     if (fallback == nullptr) continue;
@@ -420,7 +426,7 @@ class TensorOperator final : public Operator {
 Problem TensorOperatorData::usual_problem(bool is_backward) const {
   Problem problem;
   problem.backward = is_backward;
-  for (const auto& [name, value] : parameters) problem.parameters[name] = value;
+  for (const auto& [name, number] : parameters) problem.parameters[name] = number.fallback;
   for (const AxisSpec& axis : axes()) {
     if (const auto* integer = std::get_if<std::int64_t>(&axis.fallback)) {
       problem.extents[axis.name] = *integer;

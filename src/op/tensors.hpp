@@ -192,10 +192,15 @@ template <const auto& schema, class Args>
   return list;
 }
 
-/// Numbers of a schema that are no axis, with their defaults: attributes of case files.
+/// A number of a schema that is no axis: an attribute of case files.
+struct Parameter {
+  double fallback = 0, minimum = 0;
+};
+
+/// Those numbers by name.
 template <const auto& schema, class Args>
-[[nodiscard]] std::map<std::string, double> parameters(const std::vector<AxisSpec>& axes) {
-  std::map<std::string, double> defaults;
+[[nodiscard]] std::map<std::string, Parameter> parameters(const std::vector<AxisSpec>& axes) {
+  std::map<std::string, Parameter> defaults;
   const Args args{};
   schema.each_number([&](const auto& field) {
     const std::string name(field.name);
@@ -203,7 +208,7 @@ template <const auto& schema, class Args>
                                          [&](const AxisSpec& axis) { return axis.name == name; })) {
       return;
     }
-    defaults[name] = as_written(static_cast<float>(field.where.in(args)));
+    defaults[name] = {as_written(static_cast<float>(field.where.in(args))), field.minimum};
   });
   return defaults;
 }

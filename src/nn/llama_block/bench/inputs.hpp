@@ -94,17 +94,13 @@ inline std::size_t pass_bytes(const Point& point, const Shape& s, const Problem&
 
 inline std::vector<bench::AxisSpec> block_axes() {
   using bench::integer_axis;
-  std::vector<bench::AxisSpec> axes{
-      integer_axis("batch", 1, 1, "sequences"),
-      integer_axis("seq_q", 512, 1, "tokens per sequence"),
-      integer_axis("hidden", 576, 1, "width of the residual stream"),
-      integer_axis("intermediate", 1536, 1, "width of the feed-forward layer"),
-      integer_axis("heads", 9, 1, "query heads"),
-      integer_axis("kv_heads", 9, 1, "key/value heads, a divisor of heads"),
-      integer_axis("head_dim", 64, 8, "elements per head, a multiple of 8", 256)};
-  axes[1].short_name = "seq";
-  axes[5].follows = "heads";
-  return axes;
+  return {integer_axis("batch", 1, 1, "sequences"),
+          integer_axis("seq_q", 512, 1, "tokens per sequence").also("seq"),
+          integer_axis("hidden", 576, 1, "width of the residual stream"),
+          integer_axis("intermediate", 1536, 1, "width of the feed-forward layer"),
+          integer_axis("heads", 9, 1, "query heads"),
+          integer_axis("kv_heads", 9, 1, "key/value heads, a divisor of heads").following("heads"),
+          integer_axis("head_dim", 64, 8, "elements per head, a multiple of 8", 256)};
 }
 
 /// The inputs of a case, on the host and the backend.

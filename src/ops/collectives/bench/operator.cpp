@@ -278,12 +278,10 @@ class Collective final : public bench::CollectiveOperator {
   }
   [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
     constexpr double most = 1 << 30;  // MPI counts elements in int
-    std::vector<bench::AxisSpec> axes{
-        bench::integer_axis("message_size", 1 << 20, 4,
-                            "bytes of all parts together, a multiple of 4", most),
-        bench::ranks_axis()};
-    axes[0].short_name = "bytes";
-    return axes;
+    return {bench::integer_axis("message_size", 1 << 20, 4,
+                                "bytes of all parts together, a multiple of 4", most)
+                .also("bytes"),
+            bench::ranks_axis()};
   }
   [[nodiscard]] std::vector<std::string> passes() const override { return {"forward"}; }
   [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend /*backend*/,
