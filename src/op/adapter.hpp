@@ -33,6 +33,11 @@ inline AxisSpec integer_axis(std::string name, std::int64_t fallback, double min
   return axis;
 }
 
+/// An axis that is 1 or 0.
+inline AxisSpec flag_axis(std::string name, std::string help, bool fallback = false) {
+  return integer_axis(std::move(name), fallback ? 1 : 0, 0, std::move(help), 1);
+}
+
 /// An axis of real numbers.
 inline AxisSpec real_axis(std::string name, double fallback, double minimum, double maximum,
                           std::string help) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -45,6 +46,18 @@ struct AxisSpec {
   std::string follows{};
   std::string
       short_name{};  ///< second name of option and key, e.g. "seq" for "seq_q"; may be empty
+
+  /// The same axis with these members.
+  [[nodiscard]] AxisSpec also(std::string name_too) const {
+    AxisSpec axis = *this;
+    axis.short_name = std::move(name_too);
+    return axis;
+  }
+  [[nodiscard]] AxisSpec following(std::string other) const {
+    AxisSpec axis = *this;
+    axis.follows = std::move(other);
+    return axis;
+  }
 };
 
 /// One point of a sweep: where it runs, in which dtype, and a value for every axis of the operator.

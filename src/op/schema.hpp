@@ -75,6 +75,8 @@ struct TensorTraits {
   bool is_f32 = false;            ///< whatever the dtype of the others
   std::string_view dtype_axis{};  ///< an axis that names the dtype in place of the one under test
   float scale = 1.0F;             ///< standard deviation of generated values
+  std::string_view fan_in{};      ///< an axis: that deviation is 1 / √extent
+  float mean = 0.0F;              ///< of generated values
   /// A value of an input of integers, from a uniform number in [0, 1).
   std::int64_t (*draw)(double, const testing::Problem&) = nullptr;
   /// All values of an input that is not random.
@@ -130,6 +132,10 @@ struct TensorField {
   constexpr TensorField scale(float deviation) const {
     return set(&TensorTraits::scale, deviation);
   }
+  constexpr TensorField fan_in(std::string_view axis) const {
+    return set(&TensorTraits::fan_in, axis);
+  }
+  constexpr TensorField mean(float value) const { return set(&TensorTraits::mean, value); }
   constexpr TensorField integers() const { return set(&TensorTraits::is_integer, true); }
   constexpr TensorField draw(std::int64_t (*value)(double, const testing::Problem&)) const {
     return set(&TensorTraits::draw, value);
@@ -255,11 +261,15 @@ constexpr std::int64_t extent_in(std::string_view axis) {
   return axis.size() == 1 && axis[0] > '0' && axis[0] <= '9' ? axis[0] - '0' : 0;
 }
 
-/// Axes of a tensor; −1 of anything else.
-template <class T>
-struct RankOf : std::integral_constant<int, -1> {};
+namespace impl {
 template <int Rank, bool Const>
-struct RankOf<BasicTensorRef<Rank, Const>> : std::integral_constant<int, Rank> {};
+std::integral_constant<int, Rank> rank_of(const BasicTensorRef<Rank, Const>*);
+std::integral_constant<int, -1> rank_of(const void*);
+}  // namespace impl
+
+/// Axes of a tensor, or of what derives from one; −1 of anything else.
+template <class T>
+struct RankOf : decltype(impl::rank_of(static_cast<T*>(nullptr))) {};
 
 /// True when a field has a place among the arguments.
 template <class Held>

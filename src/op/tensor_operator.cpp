@@ -1,6 +1,7 @@
 #include "op/tensor_operator.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <span>
 
@@ -8,6 +9,92 @@
 #include "op/reference/new_values.hpp"
 
 namespace katt::bench {
+namespace {
+
+/// The value of an axis at a point; where the point lacks it, the one that it follows, or its default.
+const AxisValue& value_of(const AxisSpec& axis, const Point& point) {
+  auto found = point.values.find(axis.name);
+  if (found == point.values.end()) found = point.values.find(axis.follows);
+  return found == point.values.end() ? axis.fallback : found->second;
+}
+
+/// Reads an input of a file that the problem does not hold yet.
+void read(const io::CaseFile& in, const TensorSpec& spec, Problem& problem) {
+  if (spec.derived || problem.has(spec.name)) return;
+  if (!spec.when.empty() && !in.has(spec.name)) {
+    problem.extents[spec.when] = 0;
+    return;
+  }
+  const bool is_known = std::all_of(spec.axes.begin(), spec.axes.end(), [&](const auto& axis) {
+    return op::extent_in(axis) > 0 || problem.extents.contains(axis);
+  });
+  const auto shape = is_known
+                         ? spec.shape(problem)
+                         : in.shape(spec.name, static_cast<int>(spec.axes.size()), spec.letters);
+  std::vector<std::int64_t> wanted;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    wanted.push_back(problem.extents.emplace(spec.axes[i], shape[i]).first->second);
+  }
+  if (!spec.when.empty()) problem.extents.emplace(spec.when, 1);
+  if (is_integer(spec.element)) {
+    problem.integers[spec.name] = in.integers(spec.name, wanted, spec.letters).values;
+  } else {
+    problem.values[spec.name] = in.floats(spec.name, wanted, spec.letters).values;
+  }
+}
+
+}  // namespace
+
+Problem problem_of(const TensorOperatorData& op, const Point& point) {
+  Problem problem = op.usual_problem(point.pass == "backward");
+  problem.dtype = point.dtype;
+  for (const AxisSpec& axis : op.axes()) {
+    const AxisValue& value = value_of(axis, point);
+    if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+      problem.extents[axis.name] = *integer;
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      problem.parameters[axis.name] = *real;
+    } else {
+      problem.extents[axis.name] =
+          std::find(axis.choices.begin(), axis.choices.end(), std::get<std::string>(value)) -
+          axis.choices.begin();
+    }
+  }
+  op.finish(problem);
+  return problem;
+}
+
+Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
+  Problem problem;
+  problem.dtype = in.dtype();
+  for (const auto& [name, number] : op.parameters) {
+    const double value = problem.parameters[name] = in.real(name);
+    if (value >= number.minimum && std::isfinite(value)) continue;
+    in.reject(name, "holds " + std::to_string(value) + ", expected a finite number" +
+                        (number.minimum == 0 ? " of at least 0" : ""));
+  }
+  for (const AxisSpec& axis : op.axes()) {
+    const auto* fallback = std::get_if<double>(&axis.fallback);
+    if (fallback == nullptr) continue;
+    const double value = in.real(axis.name, *fallback);
+    if (!(value >= axis.minimum && value <= axis.maximum)) {
+      in.reject(axis.name, "holds " + std::to_string(value) + ", expected " +
+                               std::to_string(axis.minimum) + " to " +
+                               std::to_string(axis.maximum));
+    }
+    problem.parameters[axis.name] = value;
+  }
+  for (const TensorSpec& spec : op.forward.inputs) read(in, spec, problem);
+  if (op.read) op.read(in, problem);
+  op.finish(problem);
+  try {
+    op.forward.check(shapes_of(op.forward, problem, auto_variant));
+  } catch (const InputError& error) {
+    throw InputError(in.path().string() + ": " + error.what());
+  }
+  return problem;
+}
+
 namespace {
 
 /// A variant made ready on the inputs of a case.
@@ -42,76 +129,6 @@ class TensorCandidate final : public Candidate {
   std::function<Errors(const HostValues&)> check_;
   Buffer workspace_;
 };
-
-Problem problem_of(const TensorOperatorData& op, const Point& point) {
-  Problem problem = op.usual_problem(point.pass == "backward");
-  problem.dtype = point.dtype;
-  for (const AxisSpec& axis : op.axes()) {
-    const AxisValue& value = point.values.find(axis.name)->second;
-    if (const auto* integer = std::get_if<std::int64_t>(&value)) {
-      problem.extents[axis.name] = *integer;
-    } else if (const auto* real = std::get_if<double>(&value)) {
-      problem.parameters[axis.name] = *real;
-    } else {
-      problem.extents[axis.name] =
-          std::find(axis.choices.begin(), axis.choices.end(), std::get<std::string>(value)) -
-          axis.choices.begin();
-    }
-  }
-  op.finish(problem);
-  return problem;
-}
-
-/// Reads an input of a file that the problem does not hold yet.
-void read(const io::CaseFile& in, const TensorSpec& spec, Problem& problem) {
-  if (spec.derived || problem.has(spec.name)) return;
-  if (!spec.when.empty() && !in.has(spec.name)) {
-    problem.extents[spec.when] = 0;
-    return;
-  }
-  const bool is_known = std::all_of(spec.axes.begin(), spec.axes.end(), [&](const auto& axis) {
-    return op::extent_in(axis) > 0 || problem.extents.contains(axis);
-  });
-  const auto shape = is_known
-                         ? spec.shape(problem)
-                         : in.shape(spec.name, static_cast<int>(spec.axes.size()), spec.letters);
-  std::vector<std::int64_t> wanted;
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    wanted.push_back(problem.extents.emplace(spec.axes[i], shape[i]).first->second);
-  }
-  if (!spec.when.empty()) problem.extents.emplace(spec.when, 1);
-  if (is_integer(spec.element)) {
-    problem.integers[spec.name] = in.integers(spec.name, wanted, spec.letters).values;
-  } else {
-    problem.values[spec.name] = in.floats(spec.name, wanted, spec.letters).values;
-  }
-}
-
-Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
-  Problem problem;
-  problem.dtype = in.dtype();
-  for (const auto& [name, value] : op.parameters) problem.parameters[name] = in.real(name);
-  for (const AxisSpec& axis : op.axes()) {
-    const auto* fallback = std::get_if<double>(&axis.fallback);
-    if (fallback == nullptr) continue;
-    const double value = in.real(axis.name, *fallback);
-    if (!(value >= axis.minimum && value <= axis.maximum)) {
-      in.reject(axis.name, "holds " + std::to_string(value) + ", expected " +
-                               std::to_string(axis.minimum) + " to " +
-                               std::to_string(axis.maximum));
-    }
-    problem.parameters[axis.name] = value;
-  }
-  for (const TensorSpec& spec : op.forward.inputs) read(in, spec, problem);
-  if (op.read) op.read(in, problem);
-  op.finish(problem);
-  try {
-    op.forward.check(shapes_of(op.forward, problem, auto_variant));
-  } catch (const InputError& error) {
-    throw InputError(in.path().string() + ": " + error.what());
-  }
-  return problem;
-}
 
 Work work_of(const Pass& pass, const Problem& problem, Backend backend) {
   return pass.work(shapes_of(pass, problem), backend);
@@ -323,19 +340,7 @@ class TensorOperator final : public Operator {
   }
 
   [[nodiscard]] std::vector<CaseTensor> case_tensors() const override {
-    std::vector<CaseTensor> tensors;
-    for (const TensorSpec& spec : op_.forward.inputs) {
-      if (spec.derived) continue;
-      tensors.push_back({CaseTensor::Role::input, spec.name, spec.letters, !spec.when.empty()});
-    }
-    for (const TensorSpec& spec : op_.forward.outputs) {
-      if (spec.foreign) tensors.push_back({CaseTensor::Role::output, spec.name, spec.letters});
-    }
-    for (const TensorSpec& spec : op_.backward.outputs) {
-      if (!spec.foreign) continue;
-      tensors.push_back({CaseTensor::Role::gradient, spec.name, spec.letters, !spec.when.empty()});
-    }
-    return tensors;
+    return bench::case_tensors(op_);
   }
 
   [[nodiscard]] std::optional<Work> work(const Point& point) const override {
@@ -353,24 +358,15 @@ class TensorOperator final : public Operator {
   [[nodiscard]] Footprint footprint(const Point& point, const Config& config) const override {
     const Problem problem = problem_of(op_, point);
     const Pass& pass = op_.pass(problem.backward);
-    const auto bytes_of = [&](const TensorSpec& spec) {
-      return spec.is_in(problem)
-                 ? static_cast<std::size_t>(spec.size(problem)) * spec.element_bytes(problem)
-                 : 0;
-    };
     Footprint bytes;
-    for (const TensorSpec& spec : pass.outputs) bytes.outputs += bytes_of(spec);
-    for (const TensorSpec& spec : pass.inputs) {
-      const std::size_t device = bytes_of(spec);
-      const std::size_t elements = device / spec.element_bytes(problem);
-      const std::size_t on_host = is_integer(spec.element) ? 8 : spec.derived ? 0 : 4;
-      bytes.tensors += device + elements * on_host;  // but for those that lie in an output
-    }
+    bytes.outputs = device_bytes(pass.outputs, problem);
+    bytes.tensors =  // but for those that lie in an output
+        device_bytes(pass.inputs, problem) + host_bytes(pass.inputs, problem);
     const auto call = decided(pass, problem, point.backend, point.threads, config);
     bytes.workspace = call->workspace_bytes();
     for (const TensorSpec& spec : pass.own) {
       if (spec.variant != call->config().variant) continue;
-      (spec.kept ? bytes.workspace : bytes.outputs) += bytes_of(spec);
+      (spec.kept ? bytes.workspace : bytes.outputs) += spec.bytes(problem);
     }
     return bytes;
   }
@@ -430,7 +426,7 @@ class TensorOperator final : public Operator {
 Problem TensorOperatorData::usual_problem(bool is_backward) const {
   Problem problem;
   problem.backward = is_backward;
-  for (const auto& [name, value] : parameters) problem.parameters[name] = value;
+  for (const auto& [name, number] : parameters) problem.parameters[name] = number.fallback;
   for (const AxisSpec& axis : axes()) {
     if (const auto* integer = std::get_if<std::int64_t>(&axis.fallback)) {
       problem.extents[axis.name] = *integer;
@@ -439,6 +435,22 @@ Problem TensorOperatorData::usual_problem(bool is_backward) const {
     }
   }
   return problem;
+}
+
+std::vector<CaseTensor> case_tensors(const TensorOperatorData& op) {
+  std::vector<CaseTensor> tensors;
+  for (const TensorSpec& spec : op.forward.inputs) {
+    if (spec.derived) continue;
+    tensors.push_back({CaseTensor::Role::input, spec.name, spec.letters, !spec.when.empty()});
+  }
+  for (const TensorSpec& spec : op.forward.outputs) {
+    if (spec.foreign) tensors.push_back({CaseTensor::Role::output, spec.name, spec.letters});
+  }
+  for (const TensorSpec& spec : op.backward.outputs) {
+    if (!spec.foreign) continue;
+    tensors.push_back({CaseTensor::Role::gradient, spec.name, spec.letters, !spec.when.empty()});
+  }
+  return tensors;
 }
 
 std::unique_ptr<Operator> make_tensor_operator(const TensorOperatorData& data) {

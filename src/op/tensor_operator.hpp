@@ -13,6 +13,7 @@
 #include "core/execution.hpp"
 #include "io/hdf5/case_file.hpp"
 #include "op/adapter.hpp"
+#include "op/matrix_ceiling.hpp"
 #include "op/registry.hpp"
 #include "op/tensor_pass.hpp"
 
@@ -28,6 +29,7 @@
 ///
 ///   work(args, backend)               of either pass; else forward_flops(args), forward_bytes(args)
 ///   or work(problem, args, backend)   or backward_…, held against the copy bandwidth
+///   is_product = true                 or against the peak of matrix products and the read bandwidth
 ///   forward_variants<Exec>(Problem)   and backward_…: the tables, where they depend on the problem
 ///   complete(Problem&)                adds extents that follow from others
 ///   derive(exec, Tensors)             fills the derived inputs that it finds
@@ -46,7 +48,7 @@ namespace katt::bench {
 struct TensorOperatorData {
   std::string name, summary;
   std::vector<AxisSpec> (*axes)() = nullptr;
-  std::map<std::string, double> parameters{};  ///< numbers that are no axis
+  std::map<std::string, Parameter> parameters{};  ///< numbers that are no axis
   Pass forward{}, backward{};
   testing::Expected (*expected)(const Problem&) = nullptr;
   std::function<void(Problem&)> complete{};
@@ -125,10 +127,19 @@ Pass make_pass() {
       return Op::work(problem, args, backend);
     } else if constexpr (requires { Op::work(args, backend); }) {
       return Op::work(args, backend);
-    } else if constexpr (Backward) {
-      return {backward_flops(args), backward_bytes(args), "", "copy"};
     } else {
-      return {forward_flops(args), forward_bytes(args), "", "copy"};
+      Work work{.compute_ceiling = "", .traffic = "copy"};
+      if constexpr (requires { Op::is_product; }) {
+        work = {.compute_ceiling = matrix_ceiling(backend, problem.dtype)};
+      }
+      if constexpr (Backward) {
+        work.flops = backward_flops(args);
+        work.bytes = backward_bytes(args);
+      } else {
+        work.flops = forward_flops(args);
+        work.bytes = forward_bytes(args);
+      }
+      return work;
     }
   };
   return pass;
@@ -169,6 +180,12 @@ const TensorOperatorData& data_of() {
   return made;
 }
 
+/// A point as a problem without values. Axes that the point lacks have their default.
+[[nodiscard]] Problem problem_of(const TensorOperatorData& data, const Point& point);
+/// The problem of the forward pass in a case file. Throws InputError.
+[[nodiscard]] Problem read_problem(const TensorOperatorData& data, const io::CaseFile& file);
+/// The tensors of such a file.
+[[nodiscard]] std::vector<CaseTensor> case_tensors(const TensorOperatorData& data);
 /// The operator that such data describes.
 [[nodiscard]] std::unique_ptr<Operator> make_tensor_operator(const TensorOperatorData& data);
 

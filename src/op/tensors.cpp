@@ -1,6 +1,7 @@
 #include "op/tensors.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "op/reference/fill.hpp"
@@ -44,6 +45,8 @@ TensorSpec spec_of(const op::TensorTraits& tensor, Element element) {
       .when = std::string(tensor.when),
       .unless = std::string(tensor.unless),
       .scale = tensor.scale,
+      .fan_in = std::string(tensor.fan_in),
+      .mean = tensor.mean,
       .element = element,
       .dtype_axis = std::string(tensor.dtype_axis),
       .derived = tensor.is_derived,
@@ -58,6 +61,23 @@ TensorSpec spec_of(const op::TensorTraits& tensor, Element element) {
   if (tensor.draw != nullptr) spec.draw = tensor.draw;
   if (tensor.values != nullptr) spec.values = tensor.values;
   return spec;
+}
+
+std::size_t device_bytes(const TensorSpecs& specs, const Problem& problem) {
+  std::size_t sum = 0;
+  for (const TensorSpec& spec : specs) sum += spec.bytes(problem);
+  return sum;
+}
+
+std::size_t host_bytes(const TensorSpecs& specs, const Problem& problem) {
+  std::size_t sum = 0;
+  for (const TensorSpec& spec : specs) {
+    const std::size_t each = is_integer(spec.element) ? sizeof(std::int64_t)
+                             : spec.derived           ? 0
+                                                      : sizeof(float);
+    sum += spec.bytes(problem) / spec.element_bytes(problem) * each;
+  }
+  return sum;
 }
 
 DeviceTensors::DeviceTensors(std::string_view op, Backend backend, const TensorSpecs& specs,
@@ -104,6 +124,11 @@ void DeviceTensors::upload(std::string_view name, std::span<const float> values)
 void DeviceTensors::upload_rows(std::string_view name, std::span<const float> values,
                                 std::int64_t first, std::int64_t count) const {
   held_.find(name)->second.floats.upload_rows(values, first, count);
+}
+
+void DeviceTensors::upload_stored(std::string_view name, std::span<const float> values,
+                                  std::size_t first) const {
+  held_.find(name)->second.floats.upload_stored(values, first);
 }
 
 void DeviceTensors::poison() const {
@@ -162,7 +187,13 @@ void generate(Problem& problem, const TensorSpecs& inputs, std::uint64_t seed) {
     } else {
       std::vector<float>& values = problem.values[spec.name];
       values.resize(size);
-      testing::fill(values, stream, spec.dtype(problem), spec.scale);
+      const Dtype dtype = spec.dtype(problem);
+      const float scale = spec.fan_in.empty()
+                              ? spec.scale
+                              : 1.0F / std::sqrt(static_cast<float>(problem.extent(spec.fan_in)));
+      testing::fill(values, stream, dtype, scale);
+      if (spec.mean == 0.0F) continue;
+      for (float& value : values) value = round_to(dtype, value + spec.mean);
     }
   }
 }

@@ -40,6 +40,8 @@ struct TensorSpec {
   std::string when{};
   std::string unless{};  ///< an axis: the tensor is there where it is 0
   float scale = 1.0F;    ///< standard deviation of generated values
+  std::string fan_in{};  ///< an axis: that deviation is 1 / √extent
+  float mean = 0.0F;     ///< of generated values
   Element element = Element::dtype;
   std::string dtype_axis{};  ///< an axis that names the dtype in place of the one under test
   /// A value of an input of integers, from a uniform number in [0, 1).
@@ -94,9 +96,18 @@ struct TensorSpec {
     if (element == Element::i8 || element == Element::u8) return 1;
     return element == Element::i64 ? sizeof(std::int64_t) : size_of(dtype(problem));
   }
+  /// Bytes on a device; 0 where the problem lacks it.
+  [[nodiscard]] std::size_t bytes(const Problem& problem) const {
+    return is_in(problem) ? static_cast<std::size_t>(size(problem)) * element_bytes(problem) : 0;
+  }
 };
 
 using TensorSpecs = std::vector<TensorSpec>;
+
+/// Bytes of the tensors of a problem on a device.
+[[nodiscard]] std::size_t device_bytes(const TensorSpecs& specs, const Problem& problem);
+/// Bytes of their generated values on the host.
+[[nodiscard]] std::size_t host_bytes(const TensorSpecs& specs, const Problem& problem);
 
 /// References to the tensors of a pass by name, for its arguments. One that is not there is empty.
 class Tensors {
@@ -181,10 +192,15 @@ template <const auto& schema, class Args>
   return list;
 }
 
-/// Numbers of a schema that are no axis, with their defaults: attributes of case files.
+/// A number of a schema that is no axis: an attribute of case files.
+struct Parameter {
+  double fallback = 0, minimum = 0;
+};
+
+/// Those numbers by name.
 template <const auto& schema, class Args>
-[[nodiscard]] std::map<std::string, double> parameters(const std::vector<AxisSpec>& axes) {
-  std::map<std::string, double> defaults;
+[[nodiscard]] std::map<std::string, Parameter> parameters(const std::vector<AxisSpec>& axes) {
+  std::map<std::string, Parameter> defaults;
   const Args args{};
   schema.each_number([&](const auto& field) {
     const std::string name(field.name);
@@ -192,7 +208,7 @@ template <const auto& schema, class Args>
                                          [&](const AxisSpec& axis) { return axis.name == name; })) {
       return;
     }
-    defaults[name] = as_written(static_cast<float>(field.where.in(args)));
+    defaults[name] = {as_written(static_cast<float>(field.where.in(args))), field.minimum};
   });
   return defaults;
 }
@@ -237,6 +253,8 @@ class DeviceTensors {
   /// Some rows (of the last axis) of all values of a tensor.
   void upload_rows(std::string_view name, std::span<const float> values, std::int64_t first,
                    std::int64_t count) const;
+  /// Values in the order of the storage, from its element `first` on.
+  void upload_stored(std::string_view name, std::span<const float> values, std::size_t first) const;
   void poison() const;
   /// Makes the references of `tensors` point here.
   void add_to(Tensors& tensors) const;

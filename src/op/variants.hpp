@@ -282,6 +282,14 @@ class VariantTable {
   template VariantTable<Exec, Args>& pass##_variants<Exec>(); \
   template Status pass<Exec>(const Exec&, const Args&, const Config&, Workspace);
 
+/// Defines forward_variants() of ForwardArgs: the table that an expression of Exec makes.
+#define KATT_DEFINE_VARIANTS(pass, Args, ...)            \
+  template <class Exec>                                  \
+  VariantTable<Exec, Args>& pass##_variants() {          \
+    static VariantTable<Exec, Args> table = __VA_ARGS__; \
+    return table;                                        \
+  }
+
 /// The same for workspace_bytes() of operators that declare it.
 #define KATT_DEFINE_WORKSPACE_BYTES(pass, Args)                                           \
   template <class Exec>                                                                   \

@@ -11,8 +11,8 @@
 #include <Kokkos_Core.hpp>
 
 #include "op/collective.hpp"
-#include "op/reference/sample.hpp"
 #include "op/registry.hpp"
+#include "tests/op/follows_inputs.hpp"
 #include "tile/rows/stream.hpp"
 
 namespace katt::bench {
@@ -95,14 +95,7 @@ bool is_label(const std::string& label, const std::string& op) {
   return starts_with(label, start) && label.size() > start.size();
 }
 
-const Registry& registry() {
-  static const Registry all = [] {
-    Registry built_in;
-    register_builtin_ops(built_in);
-    return built_in;
-  }();
-  return all;
-}
+using test::registry;
 
 /// A label of this operator, of one of its parts, or of the code that composes them.
 bool is_kernel_label(const std::string& label) {
@@ -198,34 +191,6 @@ TEST_P(RegisteredOperator, LabelsWhatItLaunchesAndAllocatesNothing) {
                });
 }
 
-/// The outputs of a run are right for the inputs of that moment alone.
-void expect_to_follow_inputs(Case& made, const Config& config, std::uint64_t seed) {
-  const auto candidate = made.prepare(config);
-  const auto run = [&] {
-    candidate->poison();
-    candidate->restore();
-    candidate->take_inputs();
-    candidate->run();
-    candidate->fence();
-  };
-  run();
-  for (int round = 0; round < 4; ++round) {
-    const bool all = round % 2 == 1;
-    SCOPED_TRACE(all ? "all inputs" : "some rows");
-    const testing::SampleSeed rows(seed + static_cast<std::uint64_t>(round));
-    const auto changes = made.change(seed + static_cast<std::uint64_t>(round), all);
-    EXPECT_TRUE(!all || !changes.empty());
-    if (changes.empty()) continue;
-    candidate->inputs_changed(changes, all);
-    if (!made.runs_in_place()) {
-      EXPECT_FALSE(candidate->verify().status.is_ok()) << "an earlier answer passes";
-    }
-    run();
-    const Errors errors = candidate->verify();
-    EXPECT_TRUE(errors.status.is_ok()) << errors.status.reason();
-  }
-}
-
 TEST_P(RegisteredOperator, FollowsInputsThatChange) {
 #if defined(KATT_HAS_CUDA)
   if (GetParam().backend == Backend::cuda && Kokkos::num_devices() < 1) {
@@ -234,7 +199,8 @@ TEST_P(RegisteredOperator, FollowsInputsThatChange) {
 #endif
   each_variant(registry().find(GetParam().op), GetParam().backend,
                [](Case& made, const VariantInfo&, const Config& config) {
-                 if (made.supports(config).is_ok()) expect_to_follow_inputs(made, config, 3);
+                 if (!made.supports(config).is_ok()) return;
+                 test::expect_to_follow_inputs(made, *made.prepare(config), 3);
                });
 }
 

@@ -145,7 +145,7 @@ TEST(Schema, TellsTheTensorsOfSweeps) {
   EXPECT_EQ((bench::specs<toy, Args>(true)[2].element), bench::Element::i8);
   const auto parameters = bench::parameters<toy, Args>({});
   ASSERT_EQ(parameters.size(), 1U);
-  EXPECT_EQ(parameters.at("eps"), 1e-5);  // not the nearest f32
+  EXPECT_EQ(parameters.at("eps").fallback, 1e-5);  // not the nearest f32
 }
 
 TEST(Schema, MakesArgumentsOfTensorsByName) {

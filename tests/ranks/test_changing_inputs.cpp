@@ -10,23 +10,14 @@
 
 #include "measure/measure.hpp"
 #include "op/collective.hpp"
-#include "op/reference/sample.hpp"
 #include "op/registry.hpp"
+#include "tests/op/follows_inputs.hpp"
 #include "tests/op/keeps_answer.hpp"
 
 /// The inputs of operators that ranks compute together change between rounds, in the same way on all
 /// of them. Run by CTest alone and under mpirun with 2, 3, 4 and 8 ranks.
 namespace katt::bench {
 namespace {
-
-const Registry& registry() {
-  static const Registry all = [] {
-    Registry built_in;
-    register_builtin_ops(built_in);
-    return built_in;
-  }();
-  return all;
-}
 
 /// Small sizes that as many ranks can share; some lengths that they share unequally.
 Point small_point(const Operator& op, const std::string& pass, Dtype dtype, int ranks) {
@@ -51,7 +42,7 @@ Point small_point(const Operator& op, const std::string& pass, Dtype dtype, int 
 void each_variant(std::initializer_list<Dtype> dtypes,
                   const std::function<void(Case&, const Config&)>& f) {
   const ranks::Communicator group = ranks::world();
-  for (const Operator* op : registry().all()) {
+  for (const Operator* op : test::registry().all()) {
     const auto* const collective = dynamic_cast<const CollectiveOperator*>(op);
     if (collective == nullptr) continue;
     for (const std::string& pass : op->passes()) {
@@ -72,28 +63,9 @@ void each_variant(std::initializer_list<Dtype> dtypes,
 TEST(ChangingInputs, OutputsAreThoseOfTheMoment) {
   each_variant({Dtype::f32, Dtype::bf16}, [](Case& made, const Config& config) {
     const auto candidate = made.prepare(config);
-    const auto run = [&] {
-      candidate->poison();
-      candidate->restore();
-      candidate->run();
-      candidate->fence();
-    };
-    run();
+    test::run_once(*candidate);
     EXPECT_TRUE(candidate->verify().status.is_ok()) << "with the first inputs";
-    for (std::uint64_t round = 0; round < 4; ++round) {
-      const bool all = round % 2 == 1;
-      SCOPED_TRACE(all ? "all inputs" : "some rows");
-      const testing::SampleSeed rows(round);
-      const auto changes = made.change(5 + round, all);
-      EXPECT_FALSE(changes.empty());
-      candidate->inputs_changed(changes, all);
-      if (!made.runs_in_place()) {
-        EXPECT_FALSE(candidate->verify().status.is_ok()) << "an earlier answer passes";
-      }
-      run();
-      const Errors errors = candidate->verify();
-      EXPECT_TRUE(errors.status.is_ok()) << errors.status.reason();
-    }
+    EXPECT_EQ(test::expect_to_follow_inputs(made, *candidate, 5), 4);
   });
 }
 

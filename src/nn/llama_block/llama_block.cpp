@@ -1,9 +1,21 @@
 #include "nn/llama_block/llama_block.hpp"
 
+#include "core/error.hpp"
+
 namespace katt::llama_block {
 
 std::int64_t Shape::parameters() const {
   return hidden * (qkv_size() + q_size() + 3 * intermediate + 2);
+}
+
+void check_heads(const Shape& shape) {
+  if (shape.heads % shape.kv_heads != 0) {
+    throw InputError("kv_heads " + std::to_string(shape.kv_heads) +
+                     ": expected a divisor of heads, " + std::to_string(shape.heads));
+  }
+  if (shape.head_dim % 8 != 0) {
+    throw InputError("head_dim " + std::to_string(shape.head_dim) + ": expected a multiple of 8");
+  }
 }
 
 nn::LlamaConfig config_of(const Shape& shape) {

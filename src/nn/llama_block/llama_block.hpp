@@ -41,6 +41,9 @@ struct Shape {
   [[nodiscard]] std::int64_t parameters() const;
 };
 
+/// Throws InputError naming the axis, for heads that a block cannot have.
+void check_heads(const Shape& shape);
+
 /// With positions from 0, theta = 10000 and eps = 1e-5.
 [[nodiscard]] nn::LlamaConfig config_of(const Shape& shape);
 

@@ -202,18 +202,8 @@ Variant<Exec, BackwardArgs> naive_backward() {
 
 }  // namespace
 
-template <class Exec>
-VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = with_engines(naive_forward<Exec>());
-  return table;
-}
-
-template <class Exec>
-VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = with_engines(naive_backward<Exec>());
-  return table;
-}
-
+KATT_DEFINE_VARIANTS(forward, ForwardArgs, with_engines(naive_forward<Exec>()))
+KATT_DEFINE_VARIANTS(backward, BackwardArgs, with_engines(naive_backward<Exec>()))
 KATT_DEFINE_PASS(forward, ForwardArgs)
 KATT_DEFINE_PASS(backward, BackwardArgs)
 

@@ -32,28 +32,15 @@ struct HostProblem {
   double eps;
 };
 
-/// h of a row. Its rounding to the dtype is part of the definition.
 std::vector<float> summed(const HostProblem& p, std::int64_t row) {
-  const auto x = row_of(p.x, p.hidden, row);
-  std::vector<float> h(x.begin(), x.end());
-  if (p.residual.empty()) return h;
-  const auto residual = row_of(p.residual, p.hidden, row);
-  for (std::size_t j = 0; j < h.size(); ++j) h[j] = round_to(p.dtype, x[j] + residual[j]);
-  return h;
-}
-
-template <class Real>
-Real rstd_of(const HostProblem& p, const std::vector<float>& h) {
-  Real sum = 0;
-  for (const float value : h) sum += static_cast<Real>(value) * static_cast<Real>(value);
-  return Real{1} / std::sqrt(sum / static_cast<Real>(p.hidden) + static_cast<Real>(p.eps));
+  return summed_row(p.x, p.residual, p.hidden, row, p.dtype);
 }
 
 template <class Way>
 ForwardRow forward(const HostProblem& p, std::int64_t row, const Way& stored) {
   using Real = typename Way::Real;
   const std::vector<float> h = summed(p, row);
-  const auto rstd = rstd_of<Real>(p, h);
+  const auto rstd = reference_rstd<Real>(h, p.eps);
   ForwardRow result{{h.begin(), h.end()}, {}};
   for (std::size_t j = 0; j < h.size(); ++j) {
     const Real normal = stored(static_cast<Real>(h[j]) * rstd);
@@ -69,7 +56,7 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
   Gradients result;
   for (const std::int64_t row : rows) {
     const std::vector<float> h = summed(p, row);
-    const auto rstd = rstd_of<Real>(p, h);
+    const auto rstd = reference_rstd<Real>(h, p.eps);
     const auto dout = row_of(p.dout, p.hidden, row);
     const auto g = [&](std::size_t j) {
       return stored(static_cast<Real>(dout[j]) * static_cast<Real>(p.weight[j]));
@@ -93,7 +80,7 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
   std::vector<Real> sums(columns.size(), Real{0});
   for (std::int64_t row = 0; row < p.tokens && !columns.empty(); ++row) {
     const std::vector<float> h = summed(p, row);
-    const auto rstd = rstd_of<Real>(p, h);
+    const auto rstd = reference_rstd<Real>(h, p.eps);
     const auto dout = row_of(p.dout, p.hidden, row);
     for (std::size_t c = 0; c < columns.size(); ++c) {
       const auto j = static_cast<std::size_t>(columns[c]);
@@ -105,6 +92,16 @@ Gradients backward(const HostProblem& p, std::span<const std::int64_t> rows,
 }
 
 }  // namespace
+
+std::vector<float> summed_row(std::span<const float> x, std::span<const float> residual,
+                              std::int64_t hidden, std::int64_t row, Dtype dtype) {
+  const auto own = row_of(x, hidden, row);
+  std::vector<float> h(own.begin(), own.end());
+  if (residual.empty()) return h;
+  const auto added = row_of(residual, hidden, row);
+  for (std::size_t j = 0; j < h.size(); ++j) h[j] = round_to(dtype, own[j] + added[j]);
+  return h;
+}
 
 ForwardRow reference_forward(const testing::Problem& problem, std::int64_t row) {
   return forward(HostProblem(problem), row, Exactly{});

@@ -1,14 +1,29 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "op/reference/precision.hpp"
 #include "op/reference/problem.hpp"
 
 /// Float64 reference of RMS normalisation on the host, row by row, by the names of the schema. Shares no code with the
 /// kernels.
 namespace katt::rmsnorm {
+
+/// h of a row: x, or x + residual rounded to the dtype, which is part of the definition. `residual`
+/// may be empty.
+[[nodiscard]] std::vector<float> summed_row(std::span<const float> x,
+                                            std::span<const float> residual, std::int64_t hidden,
+                                            std::int64_t row, Dtype dtype);
+
+/// 1 / √(mean h² + eps).
+template <class Real>
+[[nodiscard]] Real reference_rstd(std::span<const float> h, double eps) {
+  return Real{1} /
+         std::sqrt(testing::dot<Real>(h, h) / static_cast<Real>(h.size()) + static_cast<Real>(eps));
+}
 
 /// One row of the forward pass.
 struct ForwardRow {

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "op/reference/precision.hpp"
+#include "ops/rmsnorm/rmsnorm_ref.hpp"
 
 namespace katt::rmsnorm_linear {
 
@@ -41,19 +42,12 @@ float at(std::span<const float> matrix, std::int64_t columns, std::int64_t row,
 }
 
 std::vector<float> summed(const HostProblem& p, std::int64_t token) {
-  const auto x = row_of(p.x, p.hidden, token);
-  std::vector<float> h(x.begin(), x.end());
-  if (p.residual.empty()) return h;
-  const auto residual = row_of(p.residual, p.hidden, token);
-  for (std::size_t j = 0; j < h.size(); ++j) h[j] = round_to(p.dtype, x[j] + residual[j]);
-  return h;
+  return rmsnorm::summed_row(p.x, p.residual, p.hidden, token, p.dtype);
 }
 
 template <class Real>
 Real rstd_of(const HostProblem& p, std::span<const float> h) {
-  Real sum = 0;
-  for (const float value : h) sum += static_cast<Real>(value) * static_cast<Real>(value);
-  return Real{1} / std::sqrt(sum / static_cast<Real>(p.hidden) + static_cast<Real>(p.eps));
+  return rmsnorm::reference_rstd<Real>(h, p.eps);
 }
 
 /// rstd of every token.

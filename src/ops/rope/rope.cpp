@@ -68,17 +68,8 @@ VariantTable<Exec, Args> built_in_variants() {
 
 }  // namespace
 
-template <class Exec>
-VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = built_in_variants<Exec, ForwardArgs>();
-  return table;
-}
-
-template <class Exec>
-VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = built_in_variants<Exec, BackwardArgs>();
-  return table;
-}
+KATT_DEFINE_VARIANTS(forward, ForwardArgs, built_in_variants<Exec, ForwardArgs>())
+KATT_DEFINE_VARIANTS(backward, BackwardArgs, built_in_variants<Exec, BackwardArgs>())
 
 template <class Exec>
 void build_cache(const Exec& exec, const FrequencyArgs& args, const TensorRef<2>& cache,

@@ -159,18 +159,8 @@ Variant<Exec, BackwardArgs> fused_backward() {
 
 }  // namespace
 
-template <class Exec>
-VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table{naive_forward<Exec>(), fused_forward<Exec>()};
-  return table;
-}
-
-template <class Exec>
-VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table{naive_backward<Exec>(), fused_backward<Exec>()};
-  return table;
-}
-
+KATT_DEFINE_VARIANTS(forward, ForwardArgs, {naive_forward<Exec>(), fused_forward<Exec>()})
+KATT_DEFINE_VARIANTS(backward, BackwardArgs, {naive_backward<Exec>(), fused_backward<Exec>()})
 KATT_DEFINE_PASS(forward, ForwardArgs)
 KATT_DEFINE_PASS(backward, BackwardArgs)
 

@@ -54,18 +54,8 @@ VariantTable<Exec, Args> built_in() {
 
 }  // namespace
 
-template <class Exec>
-VariantTable<Exec, ForwardArgs>& forward_variants() {
-  static VariantTable<Exec, ForwardArgs> table = built_in<Exec, ForwardArgs>();
-  return table;
-}
-
-template <class Exec>
-VariantTable<Exec, BackwardArgs>& backward_variants() {
-  static VariantTable<Exec, BackwardArgs> table = built_in<Exec, BackwardArgs>();
-  return table;
-}
-
+KATT_DEFINE_VARIANTS(forward, ForwardArgs, built_in<Exec, ForwardArgs>())
+KATT_DEFINE_VARIANTS(backward, BackwardArgs, built_in<Exec, BackwardArgs>())
 KATT_DEFINE_PASS(forward, ForwardArgs)
 KATT_DEFINE_PASS(backward, BackwardArgs)
 

@@ -12,6 +12,7 @@
 #include "tile/engines/row_blocks.hpp"
 #include "tile/engines/row_dots.hpp"
 #include "tile/engines/row_lanes.hpp"
+#include "tile/engines/row_threads.hpp"
 #include "tile/engines/teams.hpp"
 #include "tile/engines/warp_rows.hpp"
 #include "tile/rows/elementwise.hpp"
@@ -78,8 +79,7 @@ class RowEngine {
         rows_(rows),
         head_dim_(head_dim),
         row_(padded(head_dim)),
-        rank_(team.team_rank()),
-        size_(team.team_size()) {
+        threads_(team.team_rank(), team.team_size()) {
     q_ = scratch;
     o_ = q_ + static_cast<std::ptrdiff_t>(query_rows(rows)) * row_;
     s_ = o_ + static_cast<std::ptrdiff_t>(rows) * row_;
@@ -93,13 +93,13 @@ class RowEngine {
   /// query row r.
   template <class RowPointer>
   KOKKOS_INLINE_FUNCTION void load_queries(const RowPointer& row_pointer) {
-    for_each_row_item([&](int r) {
+    threads_.for_each_row(rows_, [&](int r) {
       const T* source = row_pointer(r);
       float* q = query_row(r);
       float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
       const int step = rows_of_block(r);
       if constexpr (Wide) {
-        widen_query(source, head_dim_, rank_ % row_threads, q, step, o);
+        widen_query(source, head_dim_, threads_.place(), q, step, o);
       } else {
         bool packed = false;
         if constexpr (by_lanes) {
@@ -110,7 +110,7 @@ class RowEngine {
           if (!packed) row_dots::pack_query(source, head_dim_, step, q);
           packed = true;
         }
-        for_each_shared_part([&](int d, auto part) {
+        threads_.for_each_part(head_dim_, [&](int d, auto part) {
           row_blocks::for_each_vector_of(part, [&]<int N>() {
             if (!packed) store(q + (d + N * lanes) * step, load_part<N>(source + d, part));
             store(o + d + N * lanes, Vec(0.0F));
@@ -141,7 +141,7 @@ class RowEngine {
   template <class Numbers, class F>
   KOKKOS_INLINE_FUNCTION void transform(const Numbers& numbers, const F& f) {
     const int vectors = (columns_ + lanes - 1) / lanes;
-    for_each_item(rows_ * vectors, [&](int item) {
+    threads_.for_each_item(rows_ * vectors, [&](int item) {
       const int first = item % vectors * lanes;
       float* s = score_row(item / vectors) + first;
       auto place = place_of_columns<Vec>(numbers(item / vectors));
@@ -163,17 +163,17 @@ class RowEngine {
   /// Calls f(row, ScoreRow) for every query row; f may change the scores.
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_row(const F& f) {
-    for_each_item(rows_, [&](int r) { f(r, ScoreRow{score_row(r)}); });
+    threads_.for_each_item(rows_, [&](int r) { f(r, ScoreRow{score_row(r)}); });
     team_.team_barrier();
   }
 
   /// Scores outside of the columns range(row) of their query row become −inf.
   template <class F>
   KOKKOS_INLINE_FUNCTION void clip(const F& range) {
-    for_each_row_item([&](int r) {
+    threads_.for_each_row(rows_, [&](int r) {
       const ColumnRange visible = range(r);
       float* s = score_row(r);
-      for (int j = rank_ % row_threads; j < columns_; j += row_threads) {
+      for (int j = threads_.place(); j < columns_; j += RowThreads<Exec>::of_row) {
         s[j] = keep_between(s[j], static_cast<float>(j), visible.begin, visible.end);
       }
     });
@@ -184,7 +184,7 @@ class RowEngine {
   /// base 2 when multiplied with `factor` > 0.
   KOKKOS_INLINE_FUNCTION void softmax(float factor) {
     if constexpr (!by_lanes) {
-      for_each_row_item([&](int r) { softmax_of_row(r, factor); });
+      threads_.for_each_row(rows_, [&](int r) { softmax_of_row(r, factor); });
       team_.team_barrier();
     } else {
       row_blocks::for_each<row_block>(rows_, [&]<int R>(int first, int blocks) {
@@ -215,10 +215,10 @@ class RowEngine {
   /// O(row). On a device all threads of a warp call it, and each stores its part.
   template <class F>
   KOKKOS_INLINE_FUNCTION void for_each_output(const F& f) {
-    for_each_row_item([&](int r) {
+    threads_.for_each_row(rows_, [&](int r) {
       const float* o = o_ + static_cast<std::ptrdiff_t>(r) * row_;
       f(r, sum_[r], max_[r], [&](auto* target, float factor) {
-        for_each_shared_part([&](int d, auto part) {
+        threads_.for_each_part(head_dim_, [&](int d, auto part) {
           const Vec first = load<Vec>(o + d) * Vec(factor);
           if constexpr (row_blocks::width_of<decltype(part)> == 1) {
             store(target + d, first, part);
@@ -237,9 +237,6 @@ class RowEngine {
   }
 
  private:
-  /// Threads that share a row.
-  static constexpr int row_threads = on_host ? 1 : static_cast<int>(warp_size);
-
   // Register blocks of a host with 32 registers or with 16: as many accumulators as a vector has
   // lanes for the scores, so that their sums fill one vector.
   static constexpr int row_block = lanes == 16 ? 8 : on_host ? 4 : 2;
@@ -255,42 +252,10 @@ class RowEngine {
 
   using Ahead = row_blocks::RowsAhead;
 
-  template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION void for_each_item(int count, const F& f) const {
-    for (int item = rank_; item < count; item += size_) f(item);
-  }
-
-  /// Calls f(r) for the query rows, on a device in all threads of a warp.
-  template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION void for_each_row_item(const F& f) const {
-    for (int r = rank_ / row_threads; r < rows_; r += size_ / row_threads) f(r);
-  }
-
-  /// Calls f(a, b) for all a below `outer` and b below `inner`, a pair a thread.
-  template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION void for_each_pair(int outer, int inner, const F& f) const {
-    if constexpr (on_host) {
-      for (int a = 0; a < outer; ++a) {
-        for (int b = 0; b < inner; ++b) f(a, b);
-      }
-    } else {
-      for_each_item(outer * inner, [&](int item) { f(item / inner, item % inner); });
-    }
-  }
-
   /// Calls f(d, part) for the elements of a row of head_dim, on a host two vectors at a time.
   template <class F>
   KOKKOS_FORCEINLINE_FUNCTION void for_each_part(const F& f) const {
     row_blocks::for_each_part<lanes, on_host>(head_dim_, f);
-  }
-  /// The same, shared by those threads that for_each_row_item() calls for a row.
-  template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION void for_each_shared_part(const F& f) const {
-    if constexpr (on_host) {
-      for_each_part(f);
-    } else {
-      for (int d = rank_ % row_threads; d < head_dim_; d += row_threads) f(d, WholeVector{});
-    }
   }
 
   /// Vector N of a part.
@@ -307,7 +272,7 @@ class RowEngine {
       softmax_of_vectors<Vec>(score_row(r), columns_, factor, statistics(r));
       if constexpr (by_dots) row_dots::pair_probabilities(score_row(r), columns_);
     } else {
-      softmax_of_warp(score_row(r), columns_, rank_ % row_threads, factor, statistics(r));
+      softmax_of_warp(score_row(r), columns_, threads_.place(), factor, statistics(r));
     }
   }
 
@@ -319,7 +284,7 @@ class RowEngine {
   /// of different keys meet different banks.
   KOKKOS_INLINE_FUNCTION Rows<float> stage(const Rows<T>& source) const {
     const int stride = row_ + 1;
-    widen_rows<Wide>(source, head_dim_, staged_, stride, rank_, size_);
+    widen_rows<Wide>(source, head_dim_, staged_, stride, threads_.rank(), threads_.size());
     team_.team_barrier();
     return {staged_, stride, source.count};
   }
@@ -356,10 +321,10 @@ class RowEngine {
       constexpr int key_block = Kokkos::max(fitting, 1);
       const int whole = columns_ / key_block;
       const int rest = whole * key_block;
-      for_each_pair(blocks, whole, [&](int block, int item) {
+      threads_.for_each_pair(blocks, whole, [&](int block, int item) {
         score_block<R, key_block>(keys, ahead, first + block * R, item * key_block);
       });
-      for_each_pair(blocks, columns_ - rest, [&](int block, int item) {
+      threads_.for_each_pair(blocks, columns_ - rest, [&](int block, int item) {
         score_block<R, 1>(keys, ahead, first + block * R, rest + item);
       });
     });
@@ -433,7 +398,7 @@ class RowEngine {
                                                  int blocks, int begin) const {
     using Part = std::conditional_t<ND % 2 == 0, row_blocks::PairOfVectors, WholeVector>;
     const int wide = (head_dim_ - begin) / (ND * lanes);
-    for_each_pair(blocks, wide, [&](int block, int item) {
+    threads_.for_each_pair(blocks, wide, [&](int block, int item) {
       value_block<R, ND>(values, ahead, first + block * R, begin + item * ND * lanes, Part{});
     });
     begin += wide * ND * lanes;
@@ -441,7 +406,7 @@ class RowEngine {
       value_columns<R, ND / 2>(values, ahead, first, blocks, begin);
     } else if (begin < head_dim_) {
       const PartialVector rest{head_dim_ - begin};
-      for_each_item(blocks, [&](int block) {
+      threads_.for_each_item(blocks, [&](int block) {
         value_block<R, 1>(values, ahead, first + block * R, begin, rest);
       });
     }
@@ -498,8 +463,7 @@ class RowEngine {
   int head_dim_;
   int row_;
   int columns_ = 0;
-  int rank_;
-  int size_;
+  RowThreads<Exec> threads_;
 };
 
 }  // namespace katt::tile

@@ -3,7 +3,7 @@
 #include <immintrin.h>
 
 #include "tile/vec/convert_avx512.hpp"
-#include "tile/vec/portable.hpp"
+#include "tile/vec/host_ops.hpp"
 
 /// Sixteen lanes: AVX-512 with BW, DQ and VL.
 namespace katt::tile {
@@ -42,29 +42,24 @@ namespace impl {
 using HostVec = SimdOf<Kokkos::Experimental::simd_abi::avx512_fixed_size<16>>;
 inline constexpr const char* host_name = "avx512";
 
-struct HostOps : PortableOps<HostVec> {
+struct Avx512 {
+  using Register = __m512;
+
   template <class T>
-  KOKKOS_FORCEINLINE_FUNCTION static HostVec load(const T* source) {
-    if constexpr (std::is_same_v<T, float>) {
-      return PortableOps::load(source);
-    } else {
-      return HostVec(
-          avx512::widen<T>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source))));
-    }
+  KOKKOS_FORCEINLINE_FUNCTION static __m512 widen(const T* source) {
+    return avx512::widen<T>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
   }
   template <class T>
-  KOKKOS_FORCEINLINE_FUNCTION static void store(T* target, const HostVec& value) {
-    if constexpr (std::is_same_v<T, float>) {
-      PortableOps::store(target, value);
-    } else {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
-                          avx512::narrow<T>(static_cast<__m512>(value)));
-    }
+  KOKKOS_FORCEINLINE_FUNCTION static void narrow(T* target, __m512 wide) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), avx512::narrow<T>(wide));
   }
   template <class T>
-  KOKKOS_FORCEINLINE_FUNCTION static HostVec rounded(const HostVec& value) {
-    return HostVec(avx512::widen<T>(avx512::narrow<T>(static_cast<__m512>(value))));
+  KOKKOS_FORCEINLINE_FUNCTION static __m512 rounded(__m512 wide) {
+    return avx512::widen<T>(avx512::narrow<T>(wide));
   }
+};
+
+struct HostOps : NarrowOps<HostVec, Avx512> {
   KOKKOS_FORCEINLINE_FUNCTION static float reduce_sum(const HostVec& value) {
     return _mm512_reduce_add_ps(static_cast<__m512>(value));
   }

@@ -27,34 +27,32 @@ class BlockCandidate final : public bench::Candidate {
   BlockCandidate(Exec exec, Inputs& in, const nn::Kernels& kernels)
       : exec_(std::move(exec)),
         in_(in),
-        outputs_(in.backend, in.dtype, output_specs(in.shape, in.backward)),
-        gradients_(in.backward ? Matrices(in.backend, Dtype::f32, weight_specs(in.shape), "d")
-                               : Matrices()),
-        pass_(exec_, in.shape, in.dtype, kernels,
-              tensors_of(in.tensors, outputs_, gradients_, in.backward), in.backward) {
+        outputs_("llama_block", in.backend, output_specs(), in.problem),
+        pass_(exec_, in.shape, in.dtype, kernels, tensors_of(in.problem, in.tensors, outputs_),
+              in.backward) {
     exec_.fence("katt::llama_block::prepare");
   }
 
   void run() override { in_.backward ? pass_.backward() : pass_.forward(); }
   bool restore() override {
-    if (in_.backward) pass_.restore(in_.tensors.matrix("dout"));
+    if (in_.backward) pass_.restore(in_.matrix("dout"));
     return in_.backward;
   }
   void fence() override { exec_.fence("katt::llama_block::candidate"); }
-  void poison() override {
-    outputs_.poison();
-    gradients_.poison();
-  }
+  void poison() override { outputs_.poison(); }
   bench::Errors verify() override {
     const Expected& expected = in_.expected();
     if (in_.masks) {
-      pass_.restore(in_.sampled.matrix("dout_sampled"));
+      pass_.restore(in_.matrix("dout_sampled"));
       pass_.backward();
       fence();
     }
     testing::Comparison comparison;
-    outputs_.compare(comparison, expected, in_.dtype);
-    gradients_.compare(comparison, expected, in_.dtype);
+    for (const TensorSpec& spec : output_specs()) {
+      if (!spec.is_in(in_.problem)) continue;
+      testing::add_all(comparison, spec.name.c_str(), outputs_.download(spec.name),
+                       spec.shape(in_.problem).back(), expected.at(spec.name), in_.dtype);
+    }
     return comparison.result();
   }
   [[nodiscard]] std::string engine() const override { return pass_.engine(in_.backward); }
@@ -62,7 +60,7 @@ class BlockCandidate final : public bench::Candidate {
  private:
   Exec exec_;
   Inputs& in_;
-  Matrices outputs_, gradients_;
+  DeviceTensors outputs_;
   Pass<Exec> pass_;
 };
 
@@ -80,7 +78,7 @@ class BlockCase final : public bench::Case {
     try {
       visit_backend(in_.backend, in_.threads, [&]<class Exec>(const Exec& exec) {
         const Pass<Exec> rehearsal(exec, in_.shape, in_.dtype, kernels_of(config),
-                                   shapes_of(in_.shape, in_.dtype), in_.backward, true);
+                                   shapes_of(in_.problem), in_.backward, true);
       });
     } catch (const InputError& error) {
       return Status::skipped(error.what());
@@ -124,7 +122,7 @@ class BlockOperator final : public bench::Operator {
     return infos;
   }
 
-  void validate(const Point& point) const override { check_block(point); }
+  void validate(const Point& point) const override { check_heads(shape_of(point)); }
 
   [[nodiscard]] Config resolve(const Point& /*point*/, const Config& config) const override {
     return config.variant == auto_variant ? Config{.variant = "fused"} : config;
@@ -133,16 +131,11 @@ class BlockOperator final : public bench::Operator {
   [[nodiscard]] bench::Footprint footprint(const Point& point,
                                            const Config& config) const override {
     const Shape s = shape_of(point);
-    const bool backward = point.pass == "backward";
-    const std::size_t element = size_of(point.dtype);
-    const std::size_t dout =
-        backward ? element * static_cast<std::size_t>(s.tokens() * s.hidden) : 0;
-    bench::Footprint bytes;
-    bytes.tensors = elements(input_specs(s, backward)) * (element + sizeof(float)) + dout;
-    bytes.outputs = elements(output_specs(s, backward)) * element +
-                    (backward ? elements(weight_specs(s)) * sizeof(float) : 0);
-    bytes.workspace = pass_bytes(point, s, kernels_of(config));
-    return bytes;
+    const Problem problem = problem_of(s, point.dtype, point.pass == "backward");
+    return {.tensors = bench::device_bytes(input_specs(), problem) +
+                       bench::host_bytes(input_specs(), problem),
+            .outputs = bench::device_bytes(output_specs(), problem),
+            .workspace = pass_bytes(point, s, problem, kernels_of(config))};
   }
 
   [[nodiscard]] std::unique_ptr<bench::Case> make_case(const Point& point) const override {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,21 +45,21 @@ struct Cut {
 };
 
 /// Heads and columns of the MLP are cut; norms are not.
-Cut cut_of(const Spec& spec, const Shape& s, int ranks, int rank) {
+Cut cut_of(const TensorSpec& spec, const Problem& whole, const Shape& s, int ranks, int rank) {
+  const std::int64_t columns = spec.shape(whole).back(), rows = spec.size(whole) / columns;
   const auto part = [&](std::int64_t n) { return ranks::Part{n / ranks * rank, n / ranks}; };
   const auto after = [](std::int64_t begin, ranks::Part p) {
     return ranks::Part{begin + p.begin, p.count};
   };
-  const ranks::Part all_rows{0, spec.rows}, all_columns{0, spec.columns};
-  const std::string name = spec.name;
+  const std::string& name = spec.name;
   const std::int64_t kv = s.kv_heads * s.head_dim;
-  Cut cut{{all_rows}, all_columns, spec.columns};
+  Cut cut{{ranks::Part{0, rows}}, {0, columns}, columns};
   if (name == "qkv") {
     cut.rows = {part(s.q_size()), after(s.q_size(), part(kv)), after(s.q_size() + kv, part(kv))};
   } else if (name == "gate_up") {
     cut.rows = {part(s.intermediate), after(s.intermediate, part(s.intermediate))};
   } else if (name == "o" || name == "down") {
-    cut.columns = part(spec.columns);
+    cut.columns = part(columns);
   }
   return cut;
 }
@@ -72,6 +74,14 @@ Shape part_of(Shape s, int ranks) {
 
 ranks::Layout layout_of(const std::string& variant, int ranks) {
   return {.tensor = ranks, .sequence_parallel = variant == sequence_parallel};
+}
+
+/// What a rank has of a problem of the shape `own`. Its rows of the stream are as many as every
+/// rank's, zero behind the last token.
+Problem problem_of_rank(const Shape& own, Dtype dtype, bool backward, const ranks::Layout& layout) {
+  Problem problem = problem_of(own, dtype, backward);
+  problem.extents["tokens"] = nn::StreamRows::rows_of_rank(own.tokens(), layout);
+  return problem;
 }
 
 ranks::Groups groups_of(const ranks::Communicator& group, const ranks::Layout& layout) {
@@ -91,24 +101,23 @@ class Candidate final : public bench::CollectiveCandidate {
         exec_(exec),
         in_(in),
         own_(part_of(in.shape, group().size())),
-        layout_(layout_of(variant, group().size())) {
+        layout_(layout_of(variant, group().size())),
+        problem_(problem_of_rank(own_, in.dtype, in.backward, layout_)) {
+    problem_.extents["sampled"] = in.masks ? 1 : 0;
     bench::on_all_ranks(group(), [&] { allocate(); });
   }
 
   bool restore() override {
-    if (in_.backward) pass_->restore(own_tensors_.matrix("dout"));
+    if (in_.backward) pass_->restore(own_matrix("dout"));
     return in_.backward;
   }
   void fence() override { exec_.fence("katt::tensor_parallel_block::candidate"); }
-  void poison() override {
-    outputs_.poison();
-    gradients_.poison();
-  }
+  void poison() override { outputs_.poison(); }
   void inputs_changed(std::span<const bench::InputChange> changes, bool /*all*/) override {
     for (const bench::InputChange& change : changes) {
       const auto cut = cuts_.find(change.name);
       if (cut == cuts_.end()) {
-        upload_rows(change.name, in_.values.at(change.name));
+        upload_rows(change.name, in_.problem.floats(change.name));
         continue;
       }
       const std::int64_t columns = cut->second.whole_columns;
@@ -125,27 +134,25 @@ class Candidate final : public bench::CollectiveCandidate {
     const Expected& expected = in_.expected();
     if (in_.masks) {
       upload_rows("dout_sampled", in_.masked_dout());
-      pass_->restore(own_tensors_.matrix("dout_sampled"));
+      pass_->restore(own_matrix("dout_sampled"));
       pass_->backward();
       fence();
     }
     testing::Comparison comparison;
-    compare_rows(comparison, expected);
-    if (!in_.backward) return comparison.result();
-    for (const Spec& spec : weight_specs(in_.shape)) {
-      const std::string name = std::string("d") + spec.name;
-      const std::vector<testing::ExpectedValue>& values = expected.at(name);
+    for (const TensorSpec& spec : output_specs()) {
+      if (!spec.is_in(problem_)) continue;
+      const std::int64_t columns = spec.shape(in_.problem).back();
+      const std::vector<testing::ExpectedValue>& values = expected.at(spec.name);
       const double limit = testing::error_limit(values, in_.dtype);
-      const std::vector<float> made = gradients_[name].download();
-      std::map<std::int64_t, float> at;
-      for (std::int64_t i = 0; i < static_cast<std::int64_t>(made.size()); ++i) {
-        at.emplace(cuts_.at(spec.name).whole_index(i), made[static_cast<std::size_t>(i)]);
-      }
-      for (const testing::ExpectedValue& value : values) {
-        const auto found = at.find(value.index);
-        if (found == at.end()) continue;  // another rank's
-        comparison.add(name.c_str(), {value.index / spec.columns, value.index % spec.columns},
-                       found->second, value.exact, limit);
+      std::unordered_map<std::int64_t, double> exact;  // by the index in the whole
+      for (const testing::ExpectedValue& value : values) exact.emplace(value.index, value.exact);
+      const std::vector<float> made = outputs_.download(spec.name);
+      for (std::int64_t i = 0; i < std::ssize(made); ++i) {
+        const std::int64_t at = whole_index(spec, i);
+        const auto found = exact.find(at);
+        if (found == exact.end()) continue;
+        comparison.add(spec.name.c_str(), {at / columns, at % columns},
+                       made[static_cast<std::size_t>(i)], found->second, limit);
       }
     }
     return comparison.result();
@@ -159,31 +166,31 @@ class Candidate final : public bench::CollectiveCandidate {
     return ranks::part_of(tokens, layout_.tensor, group().rank());
   }
 
-  /// Rows of the stream as the ranks hold them: equally many each, zero behind the last token.
-  [[nodiscard]] std::vector<Spec> with_own_rows(std::vector<Spec> specs) const {
-    const std::int64_t own = nn::StreamRows::rows_of_rank(in_.shape.tokens(), layout_);
-    for (Spec& spec : specs) {
-      const std::string name = spec.name;
-      if (name == "stream" || name == "delta" || name.starts_with("dout") || name == "h" ||
-          name == "delta_out" || name == "dx") {
-        spec.rows = own;
-      }
-    }
-    return specs;
+  /// Index in the whole output of element i of this rank's.
+  [[nodiscard]] std::int64_t whole_index(const TensorSpec& spec, std::int64_t i) const {
+    if (!has_tokens(spec)) return cuts_.at(spec.name.substr(1)).whole_index(i);
+    const std::int64_t rest = rows().count * in_.shape.hidden;  // behind it, other ranks' rows
+    return i < rest ? rows().begin * in_.shape.hidden + i : -1;
   }
 
-  void upload_rows(const std::string& name, const std::vector<float>& whole) const {
+  [[nodiscard]] TensorRef<2> own_matrix(std::string_view name) const {
+    bench::Tensors all(problem_);
+    own_tensors_.add_to(all);
+    return all.matrix(name);
+  }
+
+  void upload_rows(const std::string& name, std::span<const float> whole) const {
     const std::int64_t hidden = in_.shape.hidden;
     const auto first = whole.begin() + rows().begin * hidden;
     std::vector<float> own(first, first + rows().count * hidden);
-    own.resize(static_cast<std::size_t>(own_tensors_.matrix(name).size()), 0.0F);
-    own_tensors_[name].upload(own);
+    own.resize(static_cast<std::size_t>(problem_.extent("tokens") * hidden), 0.0F);
+    own_tensors_.upload(name, own);
   }
 
   /// What this rank has of some rows of a whole weight.
   void upload_weight(const std::string& name, ranks::Part changed) const {
     const Cut& cut = cuts_.at(name);
-    const std::vector<float>& whole = in_.values.at(name);
+    const std::span<const float> whole = in_.problem.floats(name);
     std::int64_t own = 0;  // rows of this rank before the part
     for (const ranks::Part& part : cut.rows) {
       const std::int64_t begin = std::max(part.begin, changed.begin);
@@ -194,49 +201,27 @@ class Candidate final : public bench::CollectiveCandidate {
         values.insert(values.end(), first, first + cut.columns.count);
       }
       const std::int64_t at = (own + begin - part.begin) * cut.columns.count;
-      if (begin < end) own_tensors_[name].upload_stored(values, static_cast<std::size_t>(at));
+      if (begin < end) own_tensors_.upload_stored(name, values, static_cast<std::size_t>(at));
       own += part.count;
     }
   }
 
-  /// The outputs with the rows of a rank.
-  void compare_rows(testing::Comparison& comparison, const Expected& expected) const {
-    const std::int64_t hidden = in_.shape.hidden;
-    for (const Spec& spec : output_specs(in_.shape, in_.backward)) {
-      const std::vector<testing::ExpectedValue>& values = expected.at(spec.name);
-      const double limit = testing::error_limit(values, in_.dtype);
-      const std::vector<float> made = outputs_[spec.name].download();
-      for (const testing::ExpectedValue& value : values) {
-        const std::int64_t row = value.index / hidden - rows().begin;
-        if (row < 0 || row >= rows().count) continue;  // another rank's
-        comparison.add(spec.name, {value.index / hidden, value.index % hidden},
-                       made[static_cast<std::size_t>(row * hidden + value.index % hidden)],
-                       value.exact, limit);
-      }
-    }
-  }
-
   void allocate() {
-    const std::string label = "katt::tensor_parallel_block::";
-    std::vector<Spec> inputs = with_own_rows(input_specs(own_, in_.backward));
-    if (in_.masks) {
-      inputs.push_back({"dout_sampled", inputs.back().rows, own_.hidden});
+    constexpr const char* label = "tensor_parallel_block";
+    own_tensors_ = DeviceTensors(label, in_.backend, input_specs(), problem_);
+    for (const TensorSpec& spec : input_specs()) {
+      if (!in_.problem.has(spec.name)) continue;
+      if (has_tokens(spec)) {
+        upload_rows(spec.name, in_.problem.floats(spec.name));
+        continue;
+      }
+      cuts_.emplace(spec.name,
+                    cut_of(spec, in_.problem, in_.shape, group().size(), group().rank()));
+      upload_weight(spec.name, {0, spec.size(in_.problem) / spec.shape(in_.problem).back()});
     }
-    own_tensors_ = Matrices(in_.backend, in_.dtype, inputs, "", label);
-    for (const Spec& spec : weight_specs(in_.shape)) {
-      cuts_.emplace(spec.name, cut_of(spec, in_.shape, group().size(), group().rank()));
-      upload_weight(spec.name, {0, spec.rows});
-    }
-    for (const char* name : {"stream", "delta", "dout"}) {
-      if (in_.values.contains(name)) upload_rows(name, in_.values.at(name));
-    }
-    outputs_ = Matrices(in_.backend, in_.dtype, with_own_rows(output_specs(own_, in_.backward)), "",
-                        label);
-    if (in_.backward) {
-      gradients_ = Matrices(in_.backend, Dtype::f32, weight_specs(own_), "d", label);
-    }
+    outputs_ = DeviceTensors(label, in_.backend, output_specs(), problem_);
     pass_.emplace(exec_, own_, in_.dtype, nn::Kernels{},
-                  tensors_of(own_tensors_, outputs_, gradients_, in_.backward), in_.backward, false,
+                  tensors_of(problem_, own_tensors_, outputs_), in_.backward, false,
                   groups_of(group(), layout_));
     fence();
   }
@@ -245,7 +230,8 @@ class Candidate final : public bench::CollectiveCandidate {
   Inputs& in_;
   Shape own_;
   ranks::Layout layout_;
-  Matrices own_tensors_, outputs_, gradients_;
+  Problem problem_;  ///< of this rank, without values
+  DeviceTensors own_tensors_, outputs_;
   std::map<std::string, Cut> cuts_;
   std::optional<Pass<Exec>> pass_;
 };
@@ -302,7 +288,7 @@ class TensorParallelBlock final : public bench::CollectiveOperator {
     return config.variant == auto_variant ? Config{.variant = fused} : config;
   }
   void validate(const Point& point) const override {
-    check_block(point);
+    check_heads(shape_of(point));
     const std::int64_t ranks = point.integer("ranks");
     for (const char* axis : {"heads", "kv_heads", "intermediate"}) {
       if (point.integer(axis) % ranks != 0) {
@@ -316,14 +302,14 @@ class TensorParallelBlock final : public bench::CollectiveOperator {
     const Shape whole = shape_of(point);
     const auto ranks = static_cast<int>(point.integer("ranks"));
     const Shape own = part_of(whole, ranks);
-    const ranks::Groups groups(ranks::Place(layout_of(config.variant, ranks), 0));
+    const ranks::Layout layout = layout_of(config.variant, ranks);
     const bool backward = point.pass == "backward";
-    const std::size_t element = size_of(point.dtype);
-    return {.tensors = elements(input_specs(whole, backward)) * sizeof(float) +
-                       elements(input_specs(own, backward)) * element,
-            .outputs = elements(output_specs(own, backward)) * element +
-                       (backward ? elements(weight_specs(own)) * sizeof(float) : 0),
-            .workspace = pass_bytes(point, own, {}, groups)};
+    const Problem problem = problem_of_rank(own, point.dtype, backward, layout);
+    return {
+        .tensors = bench::host_bytes(input_specs(), problem_of(whole, point.dtype, backward)) +
+                   bench::device_bytes(input_specs(), problem),
+        .outputs = bench::device_bytes(output_specs(), problem),
+        .workspace = pass_bytes(point, own, problem, {}, ranks::Groups(ranks::Place(layout, 0)))};
   }
   [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const ranks::Communicator& group,
                                                           const Point& point) const override {

@@ -36,23 +36,23 @@ struct Description {
     std::vector<bench::AxisSpec> axes{
         bench::integer_axis("batch", 1, 1, "sequences"),
         bench::integer_axis("heads", 8, 1, "query heads"),
-        bench::integer_axis("kv_heads", 8, 1, "key/value heads; a divisor of heads"),
-        bench::integer_axis("seq_q", 1024, 1, "queries per sequence"),
-        bench::integer_axis("seq_kv", 1024, 1, "keys per sequence"),
+        bench::integer_axis("kv_heads", 8, 1, "key/value heads; a divisor of heads")
+            .following("heads"),
+        bench::integer_axis("seq_q", 1024, 1, "queries per sequence").also("seq"),
+        bench::integer_axis("seq_kv", 1024, 1, "keys per sequence").following("seq_q"),
         bench::integer_axis("head_dim", 64, 8, "elements per head, a multiple of 8",
                             static_cast<double>(max_head_dim)),
-        bench::integer_axis("causal", 0, 0,
-                            "1: key j is visible to query i if j <= i + seq_kv - seq_q", 1),
-        bench::integer_axis("window_left", -1, -1, "keys visible to the left; -1: all"),
+        bench::flag_axis("causal", "1: key j is visible to query i if j <= i + seq_kv - seq_q"),
+        bench::integer_axis("window_left", -1, -1, "keys visible to the left; -1: all")
+            .also("window"),
         bench::integer_axis("window_right", -1, -1, "keys visible to the right; -1: all")};
     for (const ScoreParameter& parameter : score_parameters) {
       axes.push_back(bench::real_axis(parameter.name, 0.0, parameter.minimum, parameter.maximum,
                                       parameter.help));
     }
     for (bench::AxisSpec axis :
-         {bench::integer_axis("bias", 0, 0, "1: an additive mask (1, 1, seq_q, seq_kv)", 1),
-          bench::integer_axis("mask_gradient", 0, 0, "1: backward, dmask of the additive mask too",
-                              1),
+         {bench::flag_axis("bias", "1: an additive mask (1, 1, seq_q, seq_kv)"),
+          bench::flag_axis("mask_gradient", "1: backward, dmask of the additive mask too"),
           bench::integer_axis("kv_len_min", -1, -1, "least of random key lengths; -1: all keys"),
           bench::integer_axis("block_size", 64, 1, "edge of a block of the block mask"),
           bench::real_axis("block_density", 1.0, 0, 1, "share of live blocks; 1: no block mask"),
@@ -60,18 +60,12 @@ struct Description {
           .fallback = std::string("bhsd"),
           .choices = {"bhsd", "bshd"},
           .help = "storage order of q, k, v, out"},
-          bench::integer_axis("alibi", 0, 0, "1: ALiBi, with the slopes of its paper", 1),
+          bench::flag_axis("alibi", "1: ALiBi, with the slopes of its paper"),
           bench::AxisSpec{.name = "score_rule",
           .fallback = std::string("none"),
           .choices = rules,
           .help = "a rule of the user's own for the scores"}}) {
       axes.push_back(std::move(axis));
-    }
-    for (bench::AxisSpec& axis : axes) {
-      if (axis.name == "kv_heads") axis.follows = "heads";
-      if (axis.name == "seq_q") axis.short_name = "seq";
-      if (axis.name == "seq_kv") axis.follows = "seq_q";
-      if (axis.name == "window_left") axis.short_name = "window";
     }
     return axes;
   }

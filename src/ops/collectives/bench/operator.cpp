@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -54,28 +56,27 @@ struct Problem {
   Backend backend;
   int threads;
   Dtype dtype;
-  std::uint64_t seed;
   std::int64_t total;  ///< elements of all parts
-  /// Elements that have got values of another seed, the last ones at the end.
-  struct Changed {
-    testing::ChangingRows rows;
-    std::uint64_t seed;
-  };
-  std::vector<Changed> changed{};
+  /// The seed of the values by the element from which on it holds. A change takes the places of those
+  /// within it, so that there are about as many as changes fit beside each other.
+  std::map<std::int64_t, std::uint64_t> seeds;
 
   /// Element i of the input of a rank, by its place among all.
   [[nodiscard]] float value(int rank, std::int64_t i) const {
-    const auto last = std::find_if(changed.rbegin(), changed.rend(), [&](const Changed& one) {
-      return i >= one.rows.first && i < one.rows.first + one.rows.count;
-    });
-    return value_of(last == changed.rend() ? seed : last->seed, rank, i);
+    return value_of(seed_at(i), rank, i);
+  }
+  [[nodiscard]] std::uint64_t seed_at(std::int64_t i) const {
+    return std::prev(seeds.upper_bound(i))->second;
   }
   /// Gives elements of every rank other values, and returns which.
   [[nodiscard]] testing::ChangingRows change(std::uint64_t random, bool all) {
     std::mt19937_64 draw(random);
     const testing::ChangingRows rows = testing::rows_to_change(draw, total, 1, 1, all);
-    if (all) changed.clear();
-    changed.push_back({rows, draw()});
+    const std::int64_t end = rows.first + rows.count;
+    const std::uint64_t behind = seed_at(end);
+    seeds.erase(seeds.lower_bound(rows.first), seeds.upper_bound(end));
+    seeds[rows.first] = draw();
+    if (end < total) seeds[end] = behind;
     return rows;
   }
 
@@ -277,12 +278,10 @@ class Collective final : public bench::CollectiveOperator {
   }
   [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
     constexpr double most = 1 << 30;  // MPI counts elements in int
-    std::vector<bench::AxisSpec> axes{
-        bench::integer_axis("message_size", 1 << 20, 4,
-                            "bytes of all parts together, a multiple of 4", most),
-        bench::ranks_axis()};
-    axes[0].short_name = "bytes";
-    return axes;
+    return {bench::integer_axis("message_size", 1 << 20, 4,
+                                "bytes of all parts together, a multiple of 4", most)
+                .also("bytes"),
+            bench::ranks_axis()};
   }
   [[nodiscard]] std::vector<std::string> passes() const override { return {"forward"}; }
   [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend /*backend*/,
@@ -306,14 +305,14 @@ class Collective final : public bench::CollectiveOperator {
   }
   [[nodiscard]] std::unique_ptr<bench::Case> make_case_on(const ranks::Communicator& group,
                                                           const Point& point) const override {
-    return std::make_unique<Case>(
-        group, Problem{.kind = kind_,
-                       .backend = point.backend,
-                       .threads = point.threads,
-                       .dtype = point.dtype,
-                       .seed = point.seed,
-                       .total = point.integer("message_size") /
-                                static_cast<std::int64_t>(size_of(point.dtype))});
+    return std::make_unique<Case>(group,
+                                  Problem{.kind = kind_,
+                                          .backend = point.backend,
+                                          .threads = point.threads,
+                                          .dtype = point.dtype,
+                                          .total = point.integer("message_size") /
+                                                   static_cast<std::int64_t>(size_of(point.dtype)),
+                                          .seeds = {{0, point.seed}}});
   }
 
  private:

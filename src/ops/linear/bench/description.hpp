@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "op/matrix_ceiling.hpp"
 #include "op/reference/expected.hpp"
 #include "op/reference/sample.hpp"
 #include "op/tensors.hpp"
@@ -17,20 +16,13 @@ namespace katt::linear {
 struct Description {
   KATT_PASSES_OF(linear)
   static constexpr const char* summary = "x · weightᵀ + bias";
+  static constexpr bool is_product = true;
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows of x"),
             bench::integer_axis("in_features", 1024, 1, "columns of x"),
             bench::integer_axis("out_features", 1024, 1, "columns of out"),
-            bench::integer_axis("bias", 1, 0, "1: with a bias", 1)};
-  }
-
-  static bench::Work work(const ForwardArgs& args, Backend backend) {
-    return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
-  }
-  static bench::Work work(const BackwardArgs& args, Backend backend) {
-    return {backward_flops(args), backward_bytes(args),
-            bench::matrix_ceiling(backend, args.x.dtype)};
+            bench::flag_axis("bias", "1: with a bias", true)};
   }
 
   static testing::Expected expected(const bench::Problem& problem) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "io/hdf5/case_file.hpp"
-#include "op/matrix_ceiling.hpp"
 #include "op/reference/expected.hpp"
 #include "op/reference/of_each.hpp"
 #include "op/reference/sample.hpp"
@@ -22,6 +21,7 @@ namespace katt::linear_cross_entropy {
 struct Description {
   KATT_PASSES_OF(linear_cross_entropy)
   static constexpr const char* summary = "cross-entropy of hidden · weightᵀ without stored logits";
+  static constexpr bool is_product = true;
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows of hidden"),
@@ -41,15 +41,6 @@ struct Description {
     if (of_reference) args.statistics = of_reference;
     const std::string_view variant = args.logits ? "naive" : auto_variant;
     bench::run_variant(name, exec, forward_variants<Exec>(), args, {std::string(variant), {}});
-  }
-
-  static bench::Work work(const ForwardArgs& args, Backend backend) {
-    return {forward_flops(args), forward_bytes(args),
-            bench::matrix_ceiling(backend, args.hidden.dtype)};
-  }
-  static bench::Work work(const BackwardArgs& args, Backend backend) {
-    return {backward_flops(args), backward_bytes(args),
-            bench::matrix_ceiling(backend, args.hidden.dtype)};
   }
 
   static HostProblem host(const bench::Problem& p) {

@@ -24,11 +24,10 @@ struct Description {
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 2048, 1, "rows"),
             bench::integer_axis("hidden", 4096, 1, "elements of a row"),
-            bench::integer_axis(
-                "residual", 0, 0,
-                "1: a residual is added first; backward: its gradient is added to dx", 1),
-            bench::integer_axis("quantise", 0, 0,
-                                "1: int8 output with a scale per row instead of out (forward)", 1)};
+            bench::flag_axis("residual",
+                             "1: a residual is added first; backward: its gradient is added to dx"),
+            bench::flag_axis("quantise",
+                             "1: int8 output with a scale per row instead of out (forward)")};
   }
   static Status supports(const bench::Problem& p) {
     if (!p.backward || p.extent("quantise") == 0) return Status::ok();
@@ -92,10 +91,6 @@ struct Description {
   static void read(const io::CaseFile& file, const bench::Problem& p) {
     if (p.extent("hidden") == 0) {
       file.reject("x", "holds rows of no elements, expected (T, H) with H > 0");
-    }
-    if (const double eps = p.parameter("eps"); !(eps >= 0) || !std::isfinite(eps)) {
-      file.reject("eps",
-                  "holds " + std::to_string(eps) + ", expected a finite number of at least 0");
     }
   }
 };

@@ -1,13 +1,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "io/hdf5/case_file.hpp"
-#include "op/matrix_ceiling.hpp"
 #include "op/reference/expected.hpp"
 #include "op/reference/of_each.hpp"
 #include "op/reference/sample.hpp"
@@ -22,22 +20,14 @@ namespace katt::rmsnorm_linear {
 struct Description {
   KATT_PASSES_OF(rmsnorm_linear)
   static constexpr const char* summary = "rmsnorm(x) · weightᵀ";
+  static constexpr bool is_product = true;
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows of x"),
             bench::integer_axis("hidden", 1024, 1, "columns of x"),
             bench::integer_axis("out_features", 1024, 1, "columns of out"),
-            bench::integer_axis(
-                "residual", 0, 0,
-                "1: a residual is added first; backward: its gradient is added to dx", 1)};
-  }
-
-  static bench::Work work(const ForwardArgs& args, Backend backend) {
-    return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
-  }
-  static bench::Work work(const BackwardArgs& args, Backend backend) {
-    return {backward_flops(args), backward_bytes(args),
-            bench::matrix_ceiling(backend, args.x.dtype)};
+            bench::flag_axis(
+                "residual", "1: a residual is added first; backward: its gradient is added to dx")};
   }
 
   static testing::Expected expected(const bench::Problem& problem) {
@@ -85,10 +75,6 @@ struct Description {
   static void read(const io::CaseFile& file, const bench::Problem& p) {
     if (p.extent("hidden") == 0) {
       file.reject("x", "holds rows of no elements, expected (T, H) with H > 0");
-    }
-    if (const double eps = p.parameter("eps"); !(eps >= 0) || !std::isfinite(eps)) {
-      file.reject("eps",
-                  "holds " + std::to_string(eps) + ", expected a finite number of at least 0");
     }
   }
 };

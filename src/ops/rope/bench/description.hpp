@@ -23,26 +23,23 @@ struct Description {
   static constexpr const char* summary = "rotary position embedding of Q, or of Q and K";
 
   static std::vector<bench::AxisSpec> axes() {
-    std::vector<bench::AxisSpec> axes{
-        bench::integer_axis("batch", 1, 1, "sequences"),
-        bench::integer_axis("heads", 32, 1, "heads of x"),
-        bench::integer_axis("kv_heads", 0, 0,
-                            "heads of a second tensor turned in the same launch; 0: none"),
-        bench::integer_axis("seq_q", 2048, 1, "positions per sequence"),
-        bench::integer_axis("head_dim", 128, 2, "elements per head, even",
-                            static_cast<double>(max_head_dim)),
-        bench::integer_axis("interleaved", 0, 0, "1: pairs (2i, 2i+1); 0: (i, i + head_dim/2)", 1),
-        bench::integer_axis("in_place", 0, 0, "1: the output is the input", 1),
-        {.name = "layout",
-         .fallback = std::string("bhsd"),
-         .choices = {"bhsd", "bshd"},
-         .help = "storage order of the tensors"},
-        {.name = "positions",
-         .fallback = std::string("sequence"),
-         .choices = {"sequence", "random"},
-         .help = "sequence: 0, 1, …; random: an explicit one per query"}};
-    axes[3].short_name = "seq";
-    return axes;
+    return {bench::integer_axis("batch", 1, 1, "sequences"),
+            bench::integer_axis("heads", 32, 1, "heads of x"),
+            bench::integer_axis("kv_heads", 0, 0,
+                                "heads of a second tensor turned in the same launch; 0: none"),
+            bench::integer_axis("seq_q", 2048, 1, "positions per sequence").also("seq"),
+            bench::integer_axis("head_dim", 128, 2, "elements per head, even",
+                                static_cast<double>(max_head_dim)),
+            bench::flag_axis("interleaved", "1: pairs (2i, 2i+1); 0: (i, i + head_dim/2)"),
+            bench::flag_axis("in_place", "1: the output is the input"),
+            {.name = "layout",
+             .fallback = std::string("bhsd"),
+             .choices = {"bhsd", "bshd"},
+             .help = "storage order of the tensors"},
+            {.name = "positions",
+             .fallback = std::string("sequence"),
+             .choices = {"sequence", "random"},
+             .help = "sequence: 0, 1, …; random: an explicit one per query"}};
   }
 
   static void complete(bench::Problem& p) {

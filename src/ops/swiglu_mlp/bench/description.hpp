@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "op/matrix_ceiling.hpp"
 #include "op/reference/expected.hpp"
 #include "op/reference/of_each.hpp"
 #include "op/reference/sample.hpp"
@@ -18,19 +17,12 @@ namespace katt::swiglu_mlp {
 struct Description {
   KATT_PASSES_OF(swiglu_mlp)
   static constexpr const char* summary = "(silu(x · w_gateᵀ) · (x · w_upᵀ)) · w_downᵀ";
+  static constexpr bool is_product = true;
 
   static std::vector<bench::AxisSpec> axes() {
     return {bench::integer_axis("tokens", 1024, 1, "rows of x"),
             bench::integer_axis("hidden", 1024, 1, "columns of x and out"),
             bench::integer_axis("intermediate", 2816, 1, "columns of gate and up")};
-  }
-
-  static bench::Work work(const ForwardArgs& args, Backend backend) {
-    return {forward_flops(args), forward_bytes(args), bench::matrix_ceiling(backend, args.x.dtype)};
-  }
-  static bench::Work work(const BackwardArgs& args, Backend backend) {
-    return {backward_flops(args), backward_bytes(args),
-            bench::matrix_ceiling(backend, args.x.dtype)};
   }
 
   static testing::Expected expected(const bench::Problem& problem) {

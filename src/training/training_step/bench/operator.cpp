@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/execution.hpp"
-#include "nn/llama_block/llama_block.hpp"
+#include "nn/llama_block/bench/inputs.hpp"
 #include "op/adapter.hpp"
 #include "op/collective.hpp"
 #include "op/matrix_ceiling.hpp"
@@ -173,15 +173,16 @@ class Candidate final : public bench::CollectiveCandidate {
   std::unique_ptr<training::Trainer<Exec>> alone_;  ///< the reference, on the first rank
 };
 
+/// A block on all sequences of a step.
+llama_block::Shape shape_of(const Point& point) {
+  llama_block::Shape shape = llama_block::shape_of(point);
+  shape.batch *= point.integer("accumulation");
+  return shape;
+}
+
 /// FLOPs of a step: the products of the blocks and of the head, forward and backward.
 double flops(const Point& point) {
-  const llama_block::Shape shape{.batch = point.integer("batch") * point.integer("accumulation"),
-                                 .seq = point.integer("seq_q"),
-                                 .hidden = point.integer("hidden"),
-                                 .intermediate = point.integer("intermediate"),
-                                 .heads = point.integer("heads"),
-                                 .kv_heads = point.integer("kv_heads"),
-                                 .head_dim = point.integer("head_dim")};
+  const llama_block::Shape shape = shape_of(point);
   const double head = 6.0 * static_cast<double>(shape.tokens()) *
                       static_cast<double>(shape.hidden * point.integer("vocab"));
   return static_cast<double>(point.integer("layers")) *
@@ -225,29 +226,27 @@ class TrainingStep final : public bench::CollectiveOperator {
     return "a training step of a LLaMA on ranks that share it";
   }
   [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
+    using bench::flag_axis;
     using bench::integer_axis;
-    std::vector<bench::AxisSpec> axes{
+    return {
         integer_axis("batch", 2, 1, "sequences of a microbatch of one rank"),
         integer_axis("accumulation", 4, 1, "microbatches of a step, shared by data ranks"),
-        integer_axis("seq_q", 256, 1, "tokens per sequence"),
+        integer_axis("seq_q", 256, 1, "tokens per sequence").also("seq"),
         integer_axis("hidden", 256, 8, "width of the residual stream"),
         integer_axis("intermediate", 768, 8, "width of the feed-forward layers"),
         integer_axis("layers", 4, 1, "blocks"),
         integer_axis("heads", 8, 1, "query heads"),
-        integer_axis("kv_heads", 8, 1, "key/value heads, a divisor of heads"),
+        integer_axis("kv_heads", 8, 1, "key/value heads, a divisor of heads").following("heads"),
         integer_axis("head_dim", 32, 8, "elements per head, a multiple of 8", 256),
         integer_axis("vocab", 1024, 2, "size of the vocabulary"),
         integer_axis("tensor", 1, 1, "tensor parallel ranks"),
         integer_axis("pipeline", 1, 1, "stages of blocks"),
         integer_axis("context", 1, 1, "ranks that share sequences"),
-        integer_axis("zero", 0, 0, "1: ranks share the optimizer's state", 1),
+        flag_axis("zero", "1: ranks share the optimizer's state"),
         bench::ranks_axis(),
-        integer_axis("sequence_parallel", 0, 0, "1: tensor parallel ranks share rows of norms", 1),
-        integer_axis("ulysses", 0, 0, "1: ranks that share sequences attend by heads", 1),
+        flag_axis("sequence_parallel", "1: tensor parallel ranks share rows of norms"),
+        flag_axis("ulysses", "1: ranks that share sequences attend by heads"),
         integer_axis("virtual_stages", 1, 1, "parts of the blocks that a stage has")};
-    axes[2].short_name = "seq";
-    axes[7].follows = "heads";
-    return axes;
   }
   [[nodiscard]] std::vector<std::string> passes() const override { return {"backward"}; }
   [[nodiscard]] std::vector<bench::VariantInfo> variants(Backend /*backend*/,
@@ -258,15 +257,8 @@ class TrainingStep final : public bench::CollectiveOperator {
     return config.variant == auto_variant ? Config{.variant = trainer} : config;
   }
   void validate(const Point& point) const override {
+    llama_block::check_heads(shape_of(point));
     training::TrainOptions options = options_of(point);
-    if (point.integer("heads") % point.integer("kv_heads") != 0) {
-      throw InputError("kv_heads " + std::to_string(point.integer("kv_heads")) +
-                       ": expected a divisor of heads, " + std::to_string(point.integer("heads")));
-    }
-    if (point.integer("head_dim") % 8 != 0) {
-      throw InputError("head_dim " + std::to_string(point.integer("head_dim")) +
-                       ": expected a multiple of 8");
-    }
     options.groups = ranks::Groups(ranks::Place(layout_of(point), 0));
     training::check_ranks(config_of(point), options);
   }

@@ -1,44 +1,38 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "nn/context/ring_schedule.hpp"
 #include "op/reference/compare.hpp"
 #include "op/reference/expected.hpp"
-#include "op/registry.hpp"
+#include "op/tensor_operator.hpp"
+#include "ops/attention/bench/description.hpp"
 #include "ops/attention/reference/float64.hpp"
-#include "ranks/communicator.hpp"
 
 namespace katt::ring_attention {
 
-/// A whole problem of attention on the host, as case files hold it (docs/schema.md). Every rank has
-/// it, for its part and for the check; it is not part of the measurement.
-class Inputs {
+/// Attention, whose schema, case files, reference and work these are.
+inline const bench::TensorOperatorData& attention_data() {
+  return bench::data_of<attention::Description>();
+}
+
+/// A whole problem of attention on the host. Every rank has it, for its part and for the check; it is
+/// not part of the measurement.
+class Inputs : public attention::HostProblem {
  public:
   bool backward = false;
   Dtype dtype = Dtype::f32;
-  std::int64_t batch = 0, heads = 0, kv_heads = 0, seq_q = 0, seq_kv = 0, head_dim = 0;
-  double scale = 0;
-  bool causal = false;
-  std::int64_t window_left = -1, window_right = -1, block_size = 0;
-  attention::ScoreArgs score{};      ///< without slopes
-  std::vector<float> q, k, v, dout;  ///< (batch, heads or kv_heads, seq, head_dim)
-  std::vector<float> slopes;         ///< (heads) or empty
-  std::vector<float> bias;           ///< (bias_batch, bias_heads, seq_q, seq_kv) or empty
-  std::int64_t bias_batch = 1, bias_heads = 1;
-  std::vector<std::int64_t> kv_len, block_mask;
 
   /// Random values at a point of a sweep.
   explicit Inputs(const bench::Point& point);
   /// Values of a case of attention. Throws InputError.
   explicit Inputs(const io::CaseFile& file);
+  Inputs(const Inputs&) = delete;
+  Inputs& operator=(const Inputs&) = delete;
 
-  [[nodiscard]] attention::HostProblem host_problem() const;
-  [[nodiscard]] double flops() const;
+  [[nodiscard]] bench::Work work(Backend backend) const;
 
   /// Case::change(): without `all` in the backward pass dout alone, of which nothing is derived.
   [[nodiscard]] std::vector<bench::InputChange> change(std::uint64_t random, bool all);
@@ -46,6 +40,7 @@ class Inputs {
   [[nodiscard]] const testing::Expected& expected();
 
  private:
+  bench::Problem problem_;  ///< owns the values
   std::optional<testing::Expected> expected_{};
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -12,7 +13,6 @@
 #include "nn/context/ring_attention/bench/pass.hpp"
 #include "op/adapter.hpp"
 #include "op/collective.hpp"
-#include "op/matrix_ceiling.hpp"
 
 /// Attention of sequences that ranks share, forward and backward (nn/context/ring_attention.hpp,
 /// nn/context/ulysses_attention.hpp, nn/context/gathered_attention.hpp).
@@ -71,13 +71,7 @@ class Case final : public bench::Case {
         threads_(point.threads),
         inputs_(point) {}
 
-  [[nodiscard]] bench::Work work() const override {
-    const auto tensors = static_cast<double>(inputs_.q.size() + inputs_.k.size());
-    return {
-        .flops = inputs_.flops(),
-        .bytes = (inputs_.backward ? 4 : 2) * tensors * static_cast<double>(size_of(inputs_.dtype)),
-        .compute_ceiling = bench::matrix_ceiling(backend_, inputs_.dtype)};
-  }
+  [[nodiscard]] bench::Work work() const override { return inputs_.work(backend_); }
   [[nodiscard]] Status supports(const Config& config) const override {
     return supports_variant(config.variant, inputs_, group_.size());
   }
@@ -106,25 +100,19 @@ class RingAttention final : public bench::CollectiveOperator {
            "shared";
   }
   [[nodiscard]] std::vector<bench::AxisSpec> axes() const override {
-    using bench::integer_axis;
-    std::vector<bench::AxisSpec> axes{
-        integer_axis("batch", 1, 1, "sequences"),
-        integer_axis("heads", 8, 1, "query heads"),
-        integer_axis("kv_heads", 8, 1, "key/value heads; a divisor of heads"),
-        integer_axis("seq_q", 1024, 1, "tokens per sequence, of all ranks"),
-        integer_axis("head_dim", 64, 8, "elements per head, a multiple of 8",
-                     static_cast<double>(attention::max_head_dim)),
-        integer_axis("causal", 1, 0, "1: key j is visible to query i if j <= i", 1),
-        integer_axis("window_left", -1, -1, "keys visible to the left; -1: all")};
-    axes[2].follows = "heads";
-    axes[3].short_name = "seq";
-    axes[6].short_name = "window";
-    for (const attention::ScoreParameter& parameter : attention::score_parameters) {
-      axes.push_back(bench::real_axis(parameter.name, 0.0, parameter.minimum, parameter.maximum,
-                                      parameter.help));
+    constexpr std::array taken{"batch",  "heads",       "kv_heads", "seq_q", "head_dim",
+                               "causal", "window_left", "softcap",  "alibi"};
+    std::vector<bench::AxisSpec> axes;
+    for (bench::AxisSpec& axis : attention::Description::axes()) {
+      if (std::ranges::find(taken, axis.name) == taken.end()) continue;
+      if (axis.name == "seq_q") axis.help = "tokens per sequence, of all ranks";
+      if (axis.name == "causal") {
+        axis.fallback = std::int64_t{1};
+        axis.help = "1: key j is visible to query i if j <= i";
+      }
+      if (axis.name == "alibi") axis.help += "; causal";
+      axes.push_back(std::move(axis));
     }
-    axes.push_back(
-        integer_axis("alibi", 0, 0, "1: ALiBi, with the slopes of its paper; causal", 1));
     axes.push_back(bench::ranks_axis());
     return axes;
   }
@@ -135,19 +123,15 @@ class RingAttention final : public bench::CollectiveOperator {
             {ring, "keys and values go round while those at hand are attended to"},
             {ulysses, "ranks exchange their tokens for all tokens of some of the heads"}};
   }
+  /// Those of attention.
+  [[nodiscard]] std::vector<bench::CaseTensor> case_tensors() const override {
+    return bench::case_tensors(attention_data());
+  }
   [[nodiscard]] Config resolve(const Point& /*point*/, const Config& config) const override {
     return config.variant == auto_variant ? Config{.variant = ring} : config;
   }
   void validate(const Point& point) const override {
-    const std::int64_t heads = point.integer("heads"), kv_heads = point.integer("kv_heads");
-    if (heads % kv_heads != 0) {
-      throw InputError("kv_heads " + std::to_string(kv_heads) + ": does not divide heads " +
-                       std::to_string(heads));
-    }
-    if (const std::int64_t d = point.integer("head_dim"); d % 8 != 0) {
-      throw InputError("head_dim " + std::to_string(d) + ": expected a multiple of 8 up to " +
-                       std::to_string(attention::max_head_dim));
-    }
+    attention_data().validate(bench::problem_of(attention_data(), point));
     if (point.integer("alibi") != 0 && point.integer("causal") == 0) {
       throw InputError("alibi 1 causal 0: a part of a sequence cannot tell it, expected causal 1");
     }
@@ -162,7 +146,8 @@ class RingAttention final : public bench::CollectiveOperator {
     const std::size_t element = size_of(point.dtype);
     const bool backward = point.pass == "backward";
     bench::Footprint bytes;  // each rank also holds the whole problem on the host
-    bytes.tensors = static_cast<std::size_t>(point.integer("ranks")) * sizeof(float) * (2 * q + kv);
+    bytes.tensors = bench::host_bytes(attention_data().pass(backward).inputs,
+                                      bench::problem_of(attention_data(), point));
     bytes.outputs = element * (backward ? q + kv : q);
     const auto ranks = static_cast<std::size_t>(point.integer("ranks"));
     if (config.variant == gathered) {

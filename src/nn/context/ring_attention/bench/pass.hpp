@@ -137,7 +137,7 @@ class Pass {
   /// The masks of whole sequences, with their tables in the memory of the execution space, for the
   /// heads of this rank.
   void make_rule(const Exec& exec) {
-    const std::size_t lengths = in_.kv_len.size() * sizeof(std::int64_t);
+    const std::size_t lengths = in_.kv_len.size_bytes();
     const std::vector<std::uint8_t> blocks(in_.block_mask.begin(), in_.block_mask.end());
     rule_.score = problem().score;
     if (rule_.score.alibi_slopes != nullptr) {
@@ -150,7 +150,7 @@ class Pass {
     if (lengths + blocks.size() == 0) return;
     tables_ = nn::DeviceMemory<Exec>("katt::ring_attention::masks", lengths + blocks.size(), false);
     if (lengths > 0) {
-      nn::copy_from_host(exec, std::as_bytes(std::span(in_.kv_len)), tables_.data());
+      nn::copy_from_host(exec, std::as_bytes(in_.kv_len), tables_.data());
       rule_.mask.kv_len = reinterpret_cast<const std::int64_t*>(tables_.data());
     }
     if (blocks.empty()) return;
@@ -178,7 +178,7 @@ class Pass {
                       .block_mask = in_.block_mask,
                       .block_size = in_.block_size,
                       .bias = bias_.ref()};
-    if (!in_.slopes.empty()) p.score.alibi_slopes = static_cast<const float*>(slopes_.ref().data);
+    p.score.alibi_slopes = static_cast<const float*>(slopes_.ref().data);
     return p;
   }
 
@@ -210,15 +210,15 @@ class Pass {
             {in_.batch * rows.rows(), heads * in_.head_dim}};
   }
   [[nodiscard]] bench::Tensor<2> tensor(Backend backend, const std::string& name,
-                                        const std::vector<float>& values,
-                                        const nn::ZigzagRows& rows, std::int64_t heads) const {
+                                        std::span<const float> values, const nn::ZigzagRows& rows,
+                                        std::int64_t heads) const {
     bench::Tensor<2> made = empty(backend, name, rows, heads);
     fill(made, values, rows, heads);
     return made;
   }
   /// With the rows of this rank.
-  void fill(const bench::Tensor<2>& made, const std::vector<float>& values,
-            const nn::ZigzagRows& rows, std::int64_t heads) const {
+  void fill(const bench::Tensor<2>& made, std::span<const float> values, const nn::ZigzagRows& rows,
+            std::int64_t heads) const {
     std::vector<float> local(static_cast<std::size_t>(made.ref().size()), 0.0F);
     for_elements(rows, heads * in_.head_dim, 0, heads, in_.head_dim,
                  [&](std::size_t here, std::size_t there) { local[here] = values[there]; });
@@ -241,9 +241,9 @@ class Pass {
     made.upload(local);
   }
   [[nodiscard]] bench::Tensor<1> slopes(Backend backend) const {
-    if (in_.slopes.empty()) return {};
+    if (in_.score.alibi_slopes == nullptr) return {};
     bench::Tensor<1> made("katt::ring_attention::alibi_slopes", backend, Dtype::f32, {in_.heads});
-    made.upload(in_.slopes);
+    made.upload(std::span(in_.score.alibi_slopes, static_cast<std::size_t>(in_.heads)));
     return made;
   }
   /// Log-sum-exp of the own queries and all heads, or, by heads, of all queries and the own heads.
