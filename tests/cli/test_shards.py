@@ -82,7 +82,8 @@ def test_runs_samples_and_ceilings_come_along(merging):
                 assert dict(mine.attrs) == dict(its.attrs)
                 assert mine.attrs["shard"] == f"{number}/4"
                 if number in WITH_CEILINGS:
-                    assert (out[f"ceilings/run-{number:04}"][:] == part["ceilings/run-0001"][:]).all()
+                    ceilings = out[f"ceilings/run-{number:04}"][:], part["ceilings/run-0001"][:]
+                    assert repr(ceilings[0].tolist()) == repr(ceilings[1].tolist())  # a disturbed one is NaN
                 assert set(out[f"samples/run-{number:04}"]) == set(part["samples/run-0001"])
                 for point, samples in part["samples/run-0001"].items():
                     assert np.array_equal(out[f"samples/run-{number:04}/{point}"][:], samples[:])
