@@ -66,6 +66,7 @@ int sweep_command(const Invocation& invocation) {
   bool profile = false;
   bool isolate = false;
   bool dry_run = false;
+  bool without_ceilings = false;
   line.option("-o,--output", "result file (HDF5) to write", files({".h5"}));
   line.flag("--resume", options.resume, "continue the result file; start it if missing");
   line.flag("--overwrite", options.overwrite, "replace the result file");
@@ -75,6 +76,10 @@ int sweep_command(const Invocation& invocation) {
   line.flag("--dry-run", dry_run,
             "print the points, rows, memory and time of the sweep; measure and write nothing");
   line.option("--tuning", "file that katt tune wrote, for --tile auto", files({".json"}));
+  line.flag(
+      "--no-ceilings", without_ceilings,
+      "begin at once, without the seconds that measure the limits of this machine: rows have no "
+      "share of a ceiling, and none becomes suspect");
   line.flag("--profile", profile, "tell and record where the time goes, from further runs");
   line.flag("--isolate", isolate,
             "outlive a variant that ends the process: a failed row (on a device always)");
@@ -112,6 +117,7 @@ int sweep_command(const Invocation& invocation) {
   options.output = line.text("-o").value_or("");
   if (shard) options.shard = bench::parse_shard(*shard);
   options.command = invocation.command;
+  options.measure_ceilings = !without_ceilings;
   if (bench::watch::is_continued()) {  // in the file of the process before this one
     options.resume = true;
     options.overwrite = false;

@@ -21,7 +21,7 @@ from ._rules import Rule, RuleError
 from ._rules.file import write as write_rule
 
 PROGRAM = Path(__file__).with_name("bin") / "katt"
-FLAGS = ("resume", "overwrite", "cold", "profile", "untrusted")
+FLAGS = ("resume", "overwrite", "cold", "profile", "untrusted", "no-ceilings")
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 MOST_WAIT_S = 1.0  # for a program that was asked to end
 
@@ -52,7 +52,7 @@ def sweep(
     op: the name of an operator, or the path of the file.
     axes: the options of `katt sweep` with underscores: a value, a list (seq=[512, 1024]), or a range as text
         (seq="512:16384:x2"); of dtype, variant, tile, threads, heads, head_dim, causal, … Flags (resume, overwrite,
-        cold, profile, untrusted) are True. Python has taken `pass`: pass_=["forward", "backward"]. Measuring is set by
+        cold, profile, untrusted, no_ceilings) are True. Python has taken `pass`: pass_=["forward", "backward"]. Measuring is set by
         budget_s, min_rounds, rounds, precision and seed (docs/measuring.md). A dtype is "bf16" or "bfloat16", or the
         object of NumPy, ml_dtypes or PyTorch.
     peers: functions of yours by name, measured round by round between Katt's variants on the same inputs, their

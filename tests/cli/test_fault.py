@@ -39,7 +39,7 @@ def test_a_fault_is_a_failed_row(faulty):
     assert again.returncode == 0 and "nothing left to do" in again.stderr, again.stderr
     with h5py.File(faulty.folder / "out.h5") as file:
         command = file["runs/run-0001"].attrs["command"]
-        assert command == "katt " + " ".join(arguments)
+        assert command == "katt " + " ".join(arguments) + " --no-ceilings"
 
 
 def test_a_variant_that_hangs_is_a_failed_row(faulty):

@@ -13,7 +13,7 @@ import pytest
 from conftest import BACKEND, CASES, TINY
 
 CASE = CASES / "attention_f32_causal_gqa.h5"
-SWEEP = ["sweep", "softmax", "--tokens", 3, "--vocab", 16, "--dtype", "f32", "--rounds", 2, "--threads", 1,
+SWEEP = ["sweep", "softmax", "--no-ceilings", "--tokens", 3, "--vocab", 16, "--dtype", "f32", "--rounds", 2, "--threads", 1,
          "--backend", BACKEND]  # fmt: skip
 TUNE = ["tune", "attention", "--heads", 1, "--head-dim", 16, "--dtype", "f32", "--variant", "flash", "--tile",
         "32x64,64x64", "--rounds", 2, "--threads", 1]  # fmt: skip
@@ -101,7 +101,7 @@ def held(katt, arguments, path):
     return process
 
 
-LONG_SWEEP = ["sweep", "softmax", "--tokens", "1:2000:+1", "--vocab", 16, "--dtype", "f32", "--rounds", 2, "--threads",
+LONG_SWEEP = ["sweep", "softmax", "--no-ceilings", "--tokens", "1:2000:+1", "--vocab", 16, "--dtype", "f32", "--rounds", 2, "--threads",
               1, "--backend", BACKEND, "-o", "out.h5"]  # fmt: skip
 LONG_TRAIN = ["train", "--model", "model", "--text", "text", "--steps", 1000000, "--seq", 16, "--out", "out", "--log",
               "log.h5", "--resume"]  # fmt: skip

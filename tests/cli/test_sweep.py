@@ -38,7 +38,7 @@ def identities(frame):
 
 
 def test_table(katt):
-    done = katt(*SMALL, "-o", "out.h5", "--variant", "naive,flash", "--json")
+    done = katt(*SMALL, "-o", "out.h5", "--variant", "naive,flash", "--json", ceilings=True)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["ok"], summary["failed"], summary["interrupted"]) == (8, 0, False)

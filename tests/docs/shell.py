@@ -162,6 +162,8 @@ class Shell:
         if filled[0] in ("sweep", "tune"):
             if self.is_lesson or filled[0] == "tune":
                 filled += [word for word in QUICK if not {"--rounds", "--dry-run"} & set(filled)]
+                if filled[0] == "sweep" and self.page != "docs/how_to/my_machine.md":  # which tells of ceilings
+                    filled.append("--no-ceilings")
             elif "--dry-run" not in filled:
                 filled.append("--dry-run")
         if filled[0] == "tune":  # one tile of one short point

@@ -60,7 +60,7 @@ def measured(tmp_path_factory) -> Path:
         "--heads",
         "1",
     ]
-    subprocess.run([KATT, *sweep, *QUICK, "--threads", "1", "-o", str(path)], check=True, capture_output=True)
+    subprocess.run([KATT, *sweep, *QUICK, "--no-ceilings", "--threads", "1", "-o", str(path)], check=True, capture_output=True)
     return path
 
 

@@ -7,7 +7,7 @@ import pytest
 
 katt = pytest.importorskip("katt")
 
-QUICK = {"tokens": 5, "intermediate": 7, "variant": "naive", "threads": 1, "rounds": 3, "progress": False}
+QUICK = {"tokens": 5, "intermediate": 7, "variant": "naive", "threads": 1, "rounds": 3, "no_ceilings": True, "progress": False}
 
 SOURCE = """
 #include <math.h>

@@ -26,7 +26,7 @@ def documents(score, b, h, q, k):
 
 def sweep(rule, **axes):
     shape = {"batch": 1, "heads": 4, "kv_heads": 2, "seq": 100, "head_dim": 32}
-    return katt.sweep("attention", score_rule=rule, budget_s=0.02, min_rounds=3, progress=False, **(shape | axes))
+    return katt.sweep("attention", score_rule=rule, budget_s=0.02, min_rounds=3, no_ceilings=True, progress=False, **(shape | axes))
 
 
 @pytest.mark.parametrize("rule", [biased, softcap, documents])
@@ -81,7 +81,7 @@ def test_entries_of_a_file_name_their_rules(tmp_path):
         '[[sweep]]\nlabel = "apart"\nscore_rule = "mask"\n'
     )
     rules = {"capped": softcap, "mask": documents}
-    rows = katt.sweep(path, score_rule=rules, progress=False).frame.to_dict("records")
+    rows = katt.sweep(path, score_rule=rules, no_ceilings=True, progress=False).frame.to_dict("records")
     found = {(row["label"], row["score_rule"], row["softcap"], row["paired_to"]) for row in rows}
     assert found == {
         ("", "none", 0, "score_rule=none"),
