@@ -278,10 +278,9 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
   fill(frame.of(Level::block)[0].data, static_cast<std::int32_t>(block.batch));
   Word* const head = frame.of(Level::row)[0].data;
   Word* const query = frame.of(Level::row)[1].data;
-  for (int r = 0; r < block.rows; ++r) {
-    head[r].index = block.head[r];
-    query[r].index = block.query[r];
-  }
+  const std::size_t bytes = static_cast<std::size_t>(block.rows) * sizeof(Word);
+  std::memcpy(head, block.head, bytes);
+  std::memcpy(query, block.query, bytes);
   for (int r = block.rows; r < up(block.rows); ++r) {
     head[r] = head[block.rows - 1];
     query[r] = query[block.rows - 1];

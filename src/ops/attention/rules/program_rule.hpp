@@ -119,6 +119,13 @@ struct ProgramRule {
     auto next_query = static_cast<std::int32_t>(rows.query(row + std::min(0, last)));
     std::int32_t member =
         static_cast<std::int32_t>(rows.head(row + std::min(0, last))) - first_head;
+    if (group == 1) {
+      for (int r = 0; r < count; ++r) {
+        head[r] = first_head;
+        query[r] = next_query + std::min(r, std::max(0, last));
+      }
+      return;
+    }
     for (int r = 0; r < count; ++r) {
       head[r] = first_head + member;
       query[r] = next_query;
