@@ -1,6 +1,7 @@
 #include "nn/context/ring_attention/bench/inputs.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 #include "io/hdf5/case_file.hpp"
 #include "op/reference/new_values.hpp"
