@@ -52,7 +52,6 @@ struct Description {
     }
     for (bench::AxisSpec axis :
          {bench::flag_axis("bias", "1: an additive mask (1, 1, seq_q, seq_kv)"),
-          bench::flag_axis("mask_gradient", "1: backward, dmask of the additive mask too"),
           bench::integer_axis("kv_len_min", -1, -1, "least of random key lengths; -1: all keys"),
           bench::integer_axis("block_size", 64, 1, "edge of a block of the block mask"),
           bench::real_axis("block_density", 1.0, 0, 1, "share of live blocks; 1: no block mask"),
@@ -64,7 +63,8 @@ struct Description {
           bench::AxisSpec{.name = "score_rule",
           .fallback = std::string("none"),
           .choices = rules,
-          .help = "a rule of the user's own for the scores"}}) {
+          .help = "a rule of the user's own for the scores"},
+          bench::flag_axis("mask_gradient", "1: backward, dmask of the additive mask too")}) {
       axes.push_back(std::move(axis));
     }
     return axes;

@@ -17,12 +17,18 @@ using impl::Word;
 
 namespace {
 
-// Vectors as the machine has them, whatever the lanes of an instruction.
-constexpr int width = tile::lanes_v<Host>;
 using Vec = tile::VecOf<Host>;
+#if defined(__CUDACC__)  // nvcc knows too little of GCC's vectors
+constexpr int width = 1;
+using Reals = float;
+using Indices = std::int32_t;
+using Unsigned = std::uint32_t;
+#else  // vectors as the machine has them, whatever the lanes of an instruction
+constexpr int width = tile::lanes_v<Host>;
 using Reals [[gnu::vector_size(width * sizeof(float))]] = float;
 using Indices [[gnu::vector_size(width * sizeof(float))]] = std::int32_t;
 using Unsigned [[gnu::vector_size(width * sizeof(float))]] = std::uint32_t;
+#endif
 
 template <class V>
 V load(const Word* from) {
@@ -43,25 +49,56 @@ void store(Word* to, const V& made) {
   }
 }
 
-bool any(const Indices& of) {
-  if constexpr (width == 1) {
+/// a where `truth`, a comparison, is true, else b.
+template <class Truth, class V>
+V select(const Truth& truth, const V& a, const V& b) {
+  return truth ? a : b;
+}
+
+template <class V>
+Reals real_of(const V& indices) {
+#if defined(__CUDACC__)
+  return static_cast<Reals>(indices);
+#else
+  return __builtin_convertvector(indices, Reals);
+#endif
+}
+
+/// True when a lane is not 0.
+template <class V>
+bool any(const V& of) {
+  if constexpr (std::is_arithmetic_v<V>) {
+    return of != 0;
+  } else if constexpr (width == 1) {
     return of[0] != 0;
   } else {
     // GCC would take the lanes out one by one.
-    const Reals reals = __builtin_convertvector(of, Reals);
+    const Reals reals = real_of(of);
     Vec numbers;
     std::memcpy(&numbers, &reals, sizeof numbers);
     return !Kokkos::Experimental::all_of(numbers == Vec(0.0F));
   }
 }
 
+/// a, or b where a is NaN.
+template <class V>
+V number_or(const V& a, const V& b) {
+  if constexpr (std::is_arithmetic_v<V>) {
+    return a == a ? a : b;
+  } else {
+    return V(Kokkos::Experimental::condition(a == a, a, b));
+  }
+}
+
 /// True when 16 offsets are first, first + way, first + 2 way, …
 bool is_line(const Word* offset, std::int32_t way) {
+  alignas(64) static constexpr std::int32_t numbers[lanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                              8, 9, 10, 11, 12, 13, 14, 15};
   Indices differences{};
-  Indices lane{};
-  for (int i = 0; i < width; ++i) lane[i] = i;
   for (int i = 0; i < lanes; i += width) {
-    differences |= load<Indices>(offset + i) - (lane + i) * way - offset[0].index;
+    Indices lane;
+    std::memcpy(&lane, numbers + i, sizeof lane);
+    differences |= load<Indices>(offset + i) - lane * way - offset[0].index;
   }
   return !any(differences);
 }
@@ -128,7 +165,7 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
   };
   // f(a, b, c) of vectors V.
   const auto vectors = [&]<class V>(std::type_identity<V>, const auto& f) {
-    each(width, [&](Word* t, const Word* x, const Word* y, const Word* z) {
+    each(sizeof(V) / sizeof(Word), [&](Word* t, const Word* x, const Word* y, const Word* z) {
       store(t, f(load<V>(x), load<V>(y), load<V>(z)));
     });
   };
@@ -152,12 +189,12 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
     case Operation::negative: return either([](auto x, auto, auto) { return -x; });
     case Operation::absolute:
       if (of_reals) return simd([](const Vec& x, auto, auto) { return Vec(Kokkos::abs(x)); });
-      return wrapped([](auto x, auto, auto) { return Indices(x) < 0 ? -x : x; });
+      return wrapped([](auto x, auto, auto) { return select(Indices(x) < 0, decltype(x)(-x), x); });
     // As NumPy and PyTorch: a NaN stays.
     case Operation::minimum:
-      return ordered([](auto x, auto y, auto) { return ((x < y) | (x != x)) ? x : y; });
+      return ordered([](auto x, auto y, auto) { return select((x < y) | (x != x), x, y); });
     case Operation::maximum:
-      return ordered([](auto x, auto y, auto) { return ((x > y) | (x != x)) ? x : y; });
+      return ordered([](auto x, auto y, auto) { return select((x > y) | (x != x), x, y); });
     case Operation::divide:
       if (const float divisor = b.data->real, inverse = 1.0F / divisor;
           instruction.operands[1].level == Level::block && std::isnormal(inverse)) {
@@ -167,7 +204,7 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
           const Vec quotient = x * r;
           const Vec left = tile::fma(Vec(-quotient), y, x);
           const Vec better = tile::fma(left, r, quotient);
-          return Vec(Kokkos::Experimental::condition(better == better, better, quotient));
+          return number_or(better, quotient);
         });
       }
       return real([](auto x, auto y, auto) { return x / y; });
@@ -210,9 +247,9 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
     case Operation::land: return index([](auto x, auto y, auto) { return x & y; });
     case Operation::lor: return index([](auto x, auto y, auto) { return x | y; });
     case Operation::lnot: return index([](auto x, auto, auto) { return x ^ 1; });
-    case Operation::where: return index([](auto x, auto y, auto z) { return x != 0 ? y : z; });
-    case Operation::to_real:
-      return index([](auto x, auto, auto) { return __builtin_convertvector(x, Reals); });
+    case Operation::where:
+      return index([](auto x, auto y, auto z) { return select(x != 0, y, z); });
+    case Operation::to_real: return index([](auto x, auto, auto) { return real_of(x); });
     case Operation::to_index:
       if (!of_reals) return index([](auto x, auto, auto) { return x; });
       return by_lane([](Word* t, const Word* x, auto*, auto*) {
@@ -260,9 +297,9 @@ void Program::find_near(Frame& frame, const Instruction& instruction) const {
     } else {
       Indices outside{};
       add(n == 0, from, [&](const Indices& i) {
-        const Indices own = i < 0 ? i + size : i;
-        const Indices positive = own < 0 ? Indices{} : own;
-        const Indices inside = positive < size ? positive : Indices{} + (size - 1);
+        const Indices own = select(i < 0, Indices(i + size), i);
+        const Indices positive = select(own < 0, Indices{}, own);
+        const Indices inside = select(positive < size, positive, Indices(Indices{} + (size - 1)));
         outside |= inside ^ own;
         return inside * step;
       });
