@@ -197,7 +197,7 @@ struct Parameter {
   double fallback = 0, minimum = 0;
 };
 
-/// Those numbers by name.
+/// The numbers of a schema by name.
 template <const auto& schema, class Args>
 [[nodiscard]] std::map<std::string, Parameter> parameters(const std::vector<AxisSpec>& axes) {
   std::map<std::string, Parameter> defaults;

@@ -108,7 +108,7 @@ TEST_P(AttentionMaskGradient, MatchesReferenceForEveryShapeAndBroadcast) {
   }
 }
 
-// Those of `masks` that have a bias of their own, and a random one under the others.
+// Every mask of `masks`; where it has no bias, a random one is under it.
 TEST_P(AttentionMaskGradient, MatchesReferenceForEveryMask) {
   for (const Shape& shape : {Shape{2, 4, 2, 67, 67, 40}, Shape{1, 2, 2, 97, 31, 72}}) {
     for (const MaskCase& mask : masks) {

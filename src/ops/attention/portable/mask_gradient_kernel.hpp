@@ -56,7 +56,7 @@ struct MaskGradientPlan {
   [[nodiscard]] std::size_t copy_bytes() const {
     return parts == 1 ? 0 : bytes_of(count() * parts * size());
   }
-  /// Of one thread: a tile of the backward pass, and of the mask.
+  /// Bytes of a thread: a tile of the backward pass, and one of the mask.
   [[nodiscard]] std::size_t scratch_bytes() const {
     return tiles.scratch_bytes() + (parts == 1 ? bytes_of(size()) : 0);
   }

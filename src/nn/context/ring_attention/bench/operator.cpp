@@ -123,7 +123,7 @@ class RingAttention final : public bench::CollectiveOperator {
             {ring, "keys and values go round while those at hand are attended to"},
             {ulysses, "ranks exchange their tokens for all tokens of some of the heads"}};
   }
-  /// Those of attention.
+  /// The tensors of attention.
   [[nodiscard]] std::vector<bench::CaseTensor> case_tensors() const override {
     return bench::case_tensors(attention_data());
   }
