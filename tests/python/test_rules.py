@@ -192,6 +192,13 @@ def test_slopes_of_masks_and_additive_rules_are_one():
     assert program.item(program.results[1]) == 1.0
 
 
+def test_constants_of_a_slope_are_joined():
+    """cap · (1 − t²) / cap is 1 − t²: with score / cap, t and cap · t five instructions."""
+    program, arrays = array_trace.trace(lambda s, b, h, q, k: 20 * numpy.tanh(s / 20))
+    code = compact(slope(program), None, arrays).code
+    assert [OPERATIONS[row[0]] for row in code] == ["divide", "tanh", "multiply", "multiply", "subtract"]
+
+
 def branches(score, b, h, q, k):
     return score if q > k else -score
 

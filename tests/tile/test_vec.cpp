@@ -217,5 +217,47 @@ TEST(Vectors, PowersOfTwo) {
   check([](const Vec& x) { return exp2_of_16_bits(x); }, 3e-6);
 }
 
+TEST(Vectors, Sigmoid) {
+  const auto check = [](const auto& sigmoid, double limit) {
+    const auto of = [&](float x) {
+      float result[lanes];
+      store(result, Vec(sigmoid(Vec(x))));
+      return result[lanes - 1];
+    };
+    for (double x = -85; x < 40; x += 0.01171875) {
+      ASSERT_NEAR(of(static_cast<float>(x)) * (1.0 + std::exp(-x)), 1.0, limit) << x;
+    }
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(of(infinity), 1.0F);
+    EXPECT_NEAR(of(-1e10F), 0.0F, 0x1p-126F);
+    EXPECT_NEAR(of(-infinity), 0.0F, 0x1p-126F);
+    EXPECT_TRUE(std::isnan(of(std::numeric_limits<float>::quiet_NaN())));
+  };
+  // e^−x multiplies the rounding of x · log2 e by x.
+  check([](const Vec& x) { return sigmoid<float>(x); }, 1e-5);
+  check([](const Vec& x) { return sigmoid<bf16>(x); }, 1e-4);
+}
+
+TEST(Vectors, HyperbolicTangent) {
+  const auto of = [](float x) {
+    float result[lanes];
+    store(result, Vec(tanh(Vec(x))));
+    return result[lanes - 1];
+  };
+  for (float x = 0x1p-60F; x < 20.0F; x *= 1.0001F) {
+    ASSERT_NEAR(of(x) / std::tanh(static_cast<double>(x)), 1.0, 0x1p-21) << x;
+    ASSERT_LE(of(x), 1.0F) << x;
+    ASSERT_EQ(of(-x), -of(x)) << x;
+  }
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float x : {20.0F, 1e10F, std::numeric_limits<float>::max(), infinity}) {
+    EXPECT_NEAR(of(x), 1.0F, 0x1p-21F) << x;
+    EXPECT_LE(of(x), 1.0F) << x;
+    EXPECT_NEAR(of(-x), -1.0F, 0x1p-21F) << x;
+  }
+  EXPECT_EQ(of(0.0F), 0.0F);
+  EXPECT_TRUE(std::isnan(of(std::numeric_limits<float>::quiet_NaN())));
+}
+
 }  // namespace
 }  // namespace katt::tile

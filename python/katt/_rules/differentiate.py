@@ -12,6 +12,8 @@ from .program import REAL, Program
 
 __all__ = ["captured_gradients", "slope"]
 
+LEAST = 1e-30  # constants are joined far from where f32 ends
+
 
 def slope(program: Program) -> Program:
     """The program with the results (score', d score' / d score)."""
@@ -72,9 +74,9 @@ def _operands(program, value, number, d):
         case "subtract", (a, b):
             return [(a, d), (b, apply("negative", d))]
         case "multiply", (a, b):
-            return [(a, apply("multiply", d, b)), (b, apply("multiply", d, a))]
+            return [(a, _scaled(program, "multiply", d, b)), (b, _scaled(program, "multiply", d, a))]
         case "divide", (a, b):
-            share = apply("divide", d, b)
+            share = _scaled(program, "divide", d, b)
             return [(a, share), (b, apply("negative", apply("multiply", share, number)))]
         case "negative", (a,):
             return [(a, apply("negative", d))]
@@ -99,3 +101,15 @@ def _operands(program, value, number, d):
         case "where", (condition, a, b):
             return [(a, where(condition, d, zero)), (b, where(condition, zero, d))]
     return []
+
+
+def _scaled(program, operation, d, by):
+    """d · by or d / by. Of c · x and a constant, the constants are one: softcap's cap · (1 − t²) / cap is 1 − t²."""
+    value = program.values[d]
+    if value.operation == "multiply" and program.item(by) is not None:
+        for constant, x in (value.operands, value.operands[::-1]):
+            if program.item(constant) is not None:
+                joined = program.apply(operation, constant, by)
+                if LEAST < abs(program.item(joined) or 0.0) < 1 / LEAST:
+                    return program.apply("multiply", x, joined)
+    return program.apply(operation, d, by)

@@ -9,7 +9,6 @@
 
 #include "core/dtype.hpp"
 #include "ops/attention/portable/backward_kernel.hpp"
-#include "tile/engines/product.hpp"
 #include "tile/engines/teams.hpp"
 
 namespace katt::attention::impl {
@@ -104,7 +103,6 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
   using Base = FlashBackward<Host, T, ProgramRule>;
   using typename Base::Team;
   using typename Base::Vec;
-  static constexpr int lanes = Base::lanes;
 
   const Program* program;
   const Parts* parts;
@@ -131,7 +129,6 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
       head[r] = static_cast<std::int32_t>(packed.head(r));
       query[r] = static_cast<std::int32_t>(packed.query(r));
     }
-    const Vec factor(scores.factor());
     const std::int64_t first_row =
         (tile.batch * this->kv_heads + packed.kv_head) * plan.rows + packed.begin;
     this->stage_queries(team, at, tile.batch, packed, tile.rows);
@@ -139,11 +136,7 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
     for (; keys.valid(); keys.next()) {
       this->pack_keys(team, at, tile.batch, packed.kv_head, keys.key(), keys.columns());
       const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
-      tile::product<Host, false>(team, tile.rows, plan.columns / lanes, plan.head_dim,
-                                 {at.q, plan.row, 1}, {at.kt, plan.columns}, {at.s, plan.columns});
-      tile::product<Host, false>(team, tile.rows, plan.columns / lanes, plan.head_dim,
-                                 {at.dout, plan.row, 1}, {at.vt, plan.columns},
-                                 {at.dp, plan.columns});
+      this->products(team, at, {0, tile.rows, 0, plan.columns});
       std::copy_n(at.s, static_cast<std::ptrdiff_t>(tile.rows) * plan.columns, before);
       this->run_rule(at.s, nullptr, scores, packed, tile.rows, keys.key(), partial);
       for (int r = 0; r < tile.rows; ++r) {
@@ -153,15 +146,9 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
         this->apply_steps(before + from, nullptr, 0.0F, scores, head[r], query[r], keys.key());
         const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, head[r],
                                                  query[r], keys.key(), keys.columns());
-        const RowShift& shift = this->shifts[first_row + r];
-        const Vec delta(this->delta[first_row + r]);
-        this->for_each_vector(
-            s, columns,
-            [&](int j, const Vec& score) {
-              const Vec p = tile::exp2(
-                  Vec(tile::fma(Vec(score - Vec(shift.shift)), factor, Vec(-shift.low))));
-              tile::store(d + j, Vec(p * (tile::load<Vec>(d + j) - delta)));
-            },
+        this->for_each_gradient(
+            s, d, columns, scores, first_row + r, this->delta[first_row + r],
+            [&](int j, auto, const Vec& ds) { tile::store(d + j, ds); },
             [&](int j) { tile::store(d + j, Vec(0.0F)); });
       }
       const ScoreBlock block{.batch = tile.batch,

@@ -245,6 +245,13 @@ struct EntryScores : ScoreRules<T, Rule> {
         this->rule.run(part, *this, rows, key, state != TileState::full);
       });
     }
+    add_bias_and_mask(engine, state, rows, key, columns);
+  }
+  /// The last part of apply().
+  template <class Engine, class Int>
+  KOKKOS_INLINE_FUNCTION void add_bias_and_mask(Engine& engine, TileState state,
+                                                const PackedRowsOf<Int>& rows, std::int64_t key,
+                                                int columns) const {
     if (this->bias) {
       engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {
         const T* added = this->bias.row(batch, rows.head(r), rows.query(r)) + key;

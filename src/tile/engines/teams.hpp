@@ -11,6 +11,7 @@
 #include "core/status.hpp"
 #include "core/thread_slot.hpp"
 #include "tile/cuda/cuda_launch.hpp"
+#include "tile/vec/flush_subnormals.hpp"
 
 /// Work items that one team each computes, with scratch memory that the team shares: one source for
 /// hosts and devices. A functor has a member
@@ -19,7 +20,7 @@
 ///
 /// On a host a team is one thread and its scratch a slice of the caller's workspace. On a device it
 /// is a thread block and its scratch is shared memory: as much as a block may have, while a team of
-/// Kokkos 4.5 gets at most 48 KiB.
+/// Kokkos 4.5 gets at most 48 KiB. Subnormal results on a host are 0.
 namespace katt::tile {
 
 /// Threads of a team on a device.
@@ -78,6 +79,7 @@ struct HostTeams {
 
   KOKKOS_INLINE_FUNCTION void operator()(
       const typename Kokkos::TeamPolicy<Exec>::member_type& team) const {
+    const FlushSubnormals flushing;
     const auto slot = thread.acquire();
     functor.run(team, static_cast<std::int64_t>(team.league_rank()),
                 reinterpret_cast<float*>(workspace + slot * scratch_bytes));

@@ -25,18 +25,6 @@ KOKKOS_FORCEINLINE_FUNCTION __m512 exp2_of_16_bits(__m512 x) {
   return _mm512_scalef_ps(exp2_of_fraction_of_16_bits(f), x);
 }
 
-/// While it lives, results of this thread that are subnormal become 0.
-class FlushSubnormals {
- public:
-  FlushSubnormals() { _mm_setcsr(before_ | _MM_FLUSH_ZERO_ON); }
-  ~FlushSubnormals() { _mm_setcsr(before_); }
-  FlushSubnormals(const FlushSubnormals&) = delete;
-  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
-
- private:
-  unsigned before_ = _mm_getcsr();
-};
-
 namespace impl {
 
 using HostVec = SimdOf<Kokkos::Experimental::simd_abi::avx512_fixed_size<16>>;
@@ -75,6 +63,16 @@ struct HostOps : NarrowOps<HostVec, Avx512> {
     const auto wide = static_cast<__m512>(x);
     const __m512 f = _mm512_reduce_ps(wide, _MM_FROUND_TO_NEG_INF);
     return HostVec(times_power_of_two(tile::exp2_of_fraction_of_16_bits(f), wide));
+  }
+  template <class Out>
+  KOKKOS_FORCEINLINE_FUNCTION static HostVec reciprocal(const HostVec& x) {
+    // The table's 14 bits and one step of Newton's iteration: a division keeps its unit busy longer.
+    const auto value = static_cast<__m512>(x);
+    const __m512 y = _mm512_rcp14_ps(value);
+    if constexpr (std::is_same_v<Out, bf16>) return HostVec(y);
+    const __mmask16 finite = _mm512_cmp_ps_mask(value, _mm512_set1_ps(0x1p126F), _CMP_LT_OQ);
+    const __m512 error = _mm512_fnmadd_ps(value, y, _mm512_set1_ps(1.0F));
+    return HostVec(_mm512_mask_fmadd_ps(y, finite, error, y));
   }
 
  private:

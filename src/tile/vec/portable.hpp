@@ -127,6 +127,10 @@ struct PortableOps {
     });
   }
   KOKKOS_FORCEINLINE_FUNCTION static Vec exp2_of_16_bits(const Vec& x) { return exp2(x); }
+  template <class Out>
+  KOKKOS_FORCEINLINE_FUNCTION static Vec reciprocal(const Vec& x) {
+    return Vec(1.0F) / x;
+  }
 };
 
 }  // namespace impl

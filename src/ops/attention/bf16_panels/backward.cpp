@@ -6,6 +6,7 @@
 #include "ops/attention/bf16_panels/panels.hpp"
 #include "ops/attention/tile.hpp"
 #include "tile/bf16/bf16_engine.hpp"
+#include "tile/vec/flush_subnormals.hpp"
 
 /// The backward pass of portable/backward_kernel.hpp on packed bf16 panels, transposed as the
 /// forward pass is, so that lse and Δ are vectors of queries:
@@ -240,12 +241,13 @@ struct Bf16Backward : PackedBackward {
       const std::int64_t key = (first_key + before.key_block) * bf16_panels::block;
       const ScoreTile pair{products, count_of(row), before.columns};
       const PackedRows packed = packed_rows(head, row);
-      const bool delta_applied =
-          block_scores.differentiate(pair, dp, delta, before.state, b, packed, key);
-      const float factor = block_scores.adjust(pair, before.state, b, packed, key);
+      const bool sloped = block_scores.sloped();
+      const float factor =
+          sloped ? block_scores.differentiate(pair, dp, delta, before.state, b, packed, key)
+                 : block_scores.adjust(pair, before.state, b, packed, key);
       const std::ptrdiff_t to = slot(before.key_block, before.query_block);
       const auto delta_of = [&](int t) {
-        return delta_applied ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
+        return sloped ? _mm512_setzero_ps() : _mm512_loadu_ps(delta + t * 16);
       };
       return Gradients{.scores = products,
                        .dp = dp,

@@ -6,6 +6,7 @@
 #include "ops/attention/bf16_panels/scores.hpp"
 #include "ops/attention/tile.hpp"
 #include "tile/bf16/bf16_engine.hpp"
+#include "tile/vec/flush_subnormals.hpp"
 
 /// Flash attention, forward, on packed bf16 panels (tile/bf16/bf16_units.hpp: AMX, or the dot
 /// products of AVX512-BF16). K and V are packed into panels once for each K/V head, all of them

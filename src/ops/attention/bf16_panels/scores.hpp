@@ -143,14 +143,14 @@ class BlockScores {
     return unit_.factor;
   }
   ScoreUnit unit() const { return unit_; }
+  /// True where the derivative of a score is not one.
+  bool sloped() const { return sloped_; }
 
-  /// dP ← (dP − Δ) · slope of the products in `tile`, which are left as they are; returns true when
-  /// it did that because the slope is not one. delta: Δ of the tile's rows.
-  bool differentiate(ScoreTile tile, float* dp, const float* delta, TileState state,
-                     std::int64_t batch, const PackedRows& packed, std::int64_t key) const {
-    if (!sloped_) return false;
+  /// adjust(), and dP ← (dP − Δ) · slope, where sloped(). delta: Δ of the tile's rows.
+  float differentiate(ScoreTile tile, float* dp, const float* delta, TileState state,
+                      std::int64_t batch, const PackedRows& packed, std::int64_t key) const {
     differentiate_(scores_, tile, dp, delta, state, batch, packed, key);
-    return true;
+    return unit_.factor;
   }
 
  private:
@@ -159,9 +159,7 @@ class BlockScores {
                     const PackedRows& packed, std::int64_t key) {
     const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch, packed.kv_head);
     scores.apply(tile, state, packed, key, tile.columns);
-    if (tile.columns == bf16_panels::block) return;
-    const auto columns = static_cast<float>(tile.columns);
-    tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
+    hide_missing_keys(tile);
   }
 
   template <class Rule>
@@ -170,27 +168,29 @@ class BlockScores {
                             std::int64_t key) {
     using Vec = ScoreTile::Vec;
     const auto scores = static_cast<const Scores<bf16, Rule>*>(all)->of(batch, packed.kv_head);
-    alignas(64) float capped[is_program<Rule> ? bf16_panels::block * bf16_panels::block : 1];
     tile.for_each_vector([&](int r) { return scores.row(packed.head(r), packed.query(r)); },
-                         [&](const float* s, const auto& place) {
+                         [&](float* s, const auto& place) {
                            Vec slope;
-                           const Vec score = scores.score(tile::load<Vec>(s), place, key, slope);
-                           if constexpr (is_program<Rule>) {
-                             tile::store(capped + (s - tile.scores), score);
-                           }
+                           tile::store(s, scores.score(tile::load<Vec>(s), place, key, slope));
                            float* d = dp + (s - tile.scores);
                            const auto t = (s - tile.scores) / (2 * bf16_panels::panel_floats);
                            const auto row_delta = tile::load<Vec>(delta + t * bf16_panels::rows);
                            tile::store(d, Vec((tile::load<Vec>(d) - row_delta) * slope));
                          });
     if constexpr (is_program<Rule>) {
-      ScoreTile copy = tile;
-      copy.scores = capped;
-      copy.for_each_part([&](const tile::ScorePart& part) {
-        scores.rule.differentiate(part, dp + (part.score - capped), scores, packed, key,
+      tile.for_each_part([&](const tile::ScorePart& part) {
+        scores.rule.differentiate(part, dp + (part.score - tile.scores), scores, packed, key,
                                   state != TileState::full);
       });
     }
+    scores.add_bias_and_mask(tile, state, packed, key, tile.columns);
+    hide_missing_keys(tile);
+  }
+
+  static void hide_missing_keys(ScoreTile tile) {
+    if (tile.columns == bf16_panels::block) return;
+    const auto columns = static_cast<float>(tile.columns);
+    tile.clip([&](int) { return tile::ColumnRange{0.0F, columns}; });
   }
 
   const void* scores_;

@@ -172,17 +172,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                          const Scores& scores, const PackedRows& packed, int rows,
                                          std::int64_t key, int keys, bool partial) const {
     team.team_barrier();
-    for_each_band(scores, packed, rows, key, keys, partial, [&](const Band& band) {
-      const int vectors = band.columns / lanes;
-      const int scored = band.row * plan.columns + band.column;
-      const int from = band.row * plan.row;
-      tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim,
-                                 {at.q + from, plan.row, 1}, {at.kt + band.column, plan.columns},
-                                 {at.s + scored, plan.columns});
-      tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim,
-                                 {at.dout + from, plan.row, 1}, {at.vt + band.column, plan.columns},
-                                 {at.dp + scored, plan.columns});
-    });
+    for_each_band(scores, packed, rows, key, keys, partial,
+                  [&](const Band& band) { products(team, at, band); });
     team.team_barrier();
     const std::int64_t head = scores.batch * this->kv_heads + packed.kv_head;
     run_rule(at.s, at.dp, scores, packed, rows, key, partial);
@@ -192,6 +183,19 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                 packed.head(r), packed.query(r), key, keys, head * plan.rows + packed.begin + r);
     }
     team.team_barrier();
+  }
+
+  /// S = Q·Kᵀ and dP = dO·Vᵀ of staged queries and packed keys.
+  KOKKOS_INLINE_FUNCTION void products(const Team& team, const BackwardScratch& at,
+                                       const Band& band) const {
+    const int vectors = band.columns / lanes;
+    const int scored = band.row * plan.columns + band.column;
+    const int from = band.row * plan.row;
+    tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim, {at.q + from, plan.row, 1},
+                               {at.kt + band.column, plan.columns}, {at.s + scored, plan.columns});
+    tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim,
+                               {at.dout + from, plan.row, 1}, {at.vt + band.column, plan.columns},
+                               {at.dp + scored, plan.columns});
   }
 
   /// Kᵀ and Vᵀ (head_dim × columns, missing keys zero), and K by rows.
@@ -352,22 +356,37 @@ struct FlashBackward : BackwardProblem<T, Rule> {
                                         int keys, std::int64_t row) const {
     const float row_delta = delta[row];
     const Columns columns = finish_scores(s, dp, row_delta, scores, partial, head, i, key, keys);
-    const Vec factor(scores.factor());
-    const Vec shift(shifts[row].shift);
-    const Vec low(-shifts[row].low);
-    const Vec subtract(scores.folded() ? row_delta : 0.0F);
-    for_each_vector(
-        s, columns,
-        [&](int j, const Vec& score) {
-          const Vec slope = tile::load<Vec>(dp + j) - subtract;
-          const Vec p = tile::exp2(Vec(tile::fma(Vec(score - shift), factor, low)));
+    for_each_gradient(
+        s, dp, columns, scores, row, scores.folded() ? row_delta : 0.0F,
+        [&](int j, const Vec& p, const Vec& ds) {
           tile::store(s + j, p);
-          tile::store(dp + j, Vec(p * slope));
+          tile::store(dp + j, ds);
         },
         [&](int j) {
           tile::store(s + j, Vec(0.0F));
           tile::store(dp + j, Vec(0.0F));
         });
+  }
+
+  /// Calls f(j, P, P ∘ (dP − subtracted)) for the vectors of a row of scores that hold visible
+  /// columns, and hidden(j) for the rest.
+  template <class F, class Hidden>
+  KOKKOS_INLINE_FUNCTION void for_each_gradient(const float* s, const float* dp,
+                                                const Columns& columns, const Scores& scores,
+                                                std::int64_t row, float subtracted, const F& f,
+                                                const Hidden& hidden) const {
+    const Vec factor(scores.factor());
+    const Vec shift(shifts[row].shift);
+    const Vec low(-shifts[row].low);
+    const Vec subtract(subtracted);
+    for_each_vector(
+        s, columns,
+        [&](int j, const Vec& score) {
+          const Vec slope = tile::load<Vec>(dp + j) - subtract;
+          const Vec p = tile::exp2(Vec(tile::fma(Vec(score - shift), factor, low)));
+          f(j, p, Vec(p * slope));
+        },
+        hidden);
   }
 };
 

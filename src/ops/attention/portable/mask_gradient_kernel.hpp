@@ -8,7 +8,6 @@
 
 #include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/portable/mask_gradient.hpp"
-#include "tile/engines/product.hpp"
 #include "tile/engines/teams.hpp"
 
 /// A work item is a tile of the mask, so no two items share an element:
@@ -143,13 +142,8 @@ struct MaskGradient : FlashBackward<Host, T, Rule> {
     this->stage_queries(team, at, tile.batch, packed, tile.rows);
     this->pack_keys(team, at, tile.batch, packed.kv_head, key, keys.columns());
     const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
-    tile::product<Host, false>(team, tile.rows, plan.columns / lanes, plan.head_dim,
-                               {at.q, plan.row, 1}, {at.kt, plan.columns}, {at.s, plan.columns});
-    tile::product<Host, false>(team, tile.rows, plan.columns / lanes, plan.head_dim,
-                               {at.dout, plan.row, 1}, {at.vt, plan.columns},
-                               {at.dp, plan.columns});
+    this->products(team, at, {0, tile.rows, 0, plan.columns});
     this->run_rule(at.s, nullptr, scores, packed, tile.rows, key, partial);
-    const Vec factor(scores.factor());
     const std::int64_t first_row =
         (tile.batch * this->kv_heads + packed.kv_head) * plan.rows + packed.begin;
     for (int r = 0; r < tile.rows; ++r) {
@@ -160,15 +154,10 @@ struct MaskGradient : FlashBackward<Host, T, Rule> {
       float* const to = sum + in_sum * plan.columns;
       const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, packed.head(r),
                                                packed.query(r), key, keys.columns());
-      const RowShift& shift = this->shifts[first_row + r];
-      const Vec delta(this->delta[first_row + r]);
-      this->for_each_vector(
-          s, columns,
-          [&](int j, const Vec& score) {
-            const Vec p =
-                tile::exp2(Vec(tile::fma(Vec(score - Vec(shift.shift)), factor, Vec(-shift.low))));
-            const Vec slope = tile::load<Vec>(d + j) - delta;
-            tile::store(to + j, Vec(tile::fma(p, slope, tile::load<Vec>(to + j))));
+      this->for_each_gradient(
+          s, d, columns, scores, first_row + r, this->delta[first_row + r],
+          [&](int j, auto, const Vec& ds) {
+            tile::store(to + j, Vec(tile::load<Vec>(to + j) + ds));
           },
           [](int) {});
     }

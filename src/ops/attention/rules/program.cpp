@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -262,7 +263,7 @@ Program::Frame& Program::frame_of(const ScoreBlock& block, int lines) const {
   return frame;
 }
 
-void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
+void Program::run(const ScoreBlock& block, float* d, const float* gradient,
                   float* const* targets) const {
   const int inner = block.keys_inner ? block.keys : block.rows;
   const int outer = block.keys_inner ? block.rows : block.keys;
@@ -300,11 +301,22 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
   run_of(Level::row, 1, up(block.rows) / lanes);
   run_of(Level::key, 1, up(block.keys) / lanes);
 
-  const auto result_at = [&](const Register& of, float* to, int count) {
-    const Operand& from = frame.of(of);
+  // The results of `count` lines. A slope may lie where the scores do: it is read first.
+  const auto store = [&](int first, int count) {
+    const Operand& score = frame.of(results_[0]);
+    const bool moves = !in_place_ && results_[0] != Register{Level::score, 0};
     for (int l = 0; l < count; ++l) {
       for (int v = 0; v < inner / lanes; ++v) {
-        std::memcpy(to + l * block.stride + v * block.vector, from.at(l, v), lanes * sizeof(Word));
+        const std::int64_t at = (first + l) * block.stride + v * block.vector;
+        const float* const from = &score.at(l, v)->real;
+        if (results_.size() == 2 && d != nullptr) {
+          constexpr float hidden = -std::numeric_limits<float>::infinity();
+          const float* const slope = &frame.of(results_[1]).at(l, v)->real;
+          float* const to = d + at;
+#pragma omp simd
+          for (int i = 0; i < lanes; ++i) to[i] = from[i] == hidden ? 0.0F : to[i] * slope[i];
+        }
+        if (moves) std::memcpy(block.score + at, from, lanes * sizeof(float));
       }
     }
   };
@@ -330,12 +342,7 @@ void Program::run(const ScoreBlock& block, float* slope, const float* gradient,
     if (gradient != nullptr) frame.of(Level::score)[1] = lying(gradient);
     if (in_place_) frame.of(results_[0]) = lying(block.score);
     run_of(Level::score, count, inner / lanes);
-    if (results_.size() == 2 && slope != nullptr) {
-      result_at(results_[1], slope + first * block.stride, count);
-    }
-    if (!results_.empty() && !in_place_ && results_[0] != Register{Level::score, 0}) {
-      result_at(results_[0], block.score + first * block.stride, count);
-    }
+    if (!results_.empty()) store(first, count);
   }
   if (frame.outside) outside_.store(true, std::memory_order_relaxed);
 }

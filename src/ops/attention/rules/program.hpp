@@ -121,10 +121,11 @@ class Program {
           const std::vector<std::int32_t>& constants, const std::vector<std::int32_t>& results,
           const std::vector<std::int32_t>& registers, std::vector<Captured> tensors);
 
-  /// Puts the first result in the place of the scores and the second, if there is one, into `slope`,
-  /// whose scores lie alike. `gradient`, where the program scatters, lies alike, too: scatters add to
-  /// targets[tensor], dense tensors of f32, where it is not 0.
-  void run(const ScoreBlock& block, float* slope = nullptr, const float* gradient = nullptr,
+  /// Puts the first result in the place of the scores and multiplies d, whose scores lie alike, by the
+  /// second, if there is one: a score that becomes −inf has no gradient, not even where its slope is
+  /// NaN. `gradient`, where the program scatters, lies alike, too: scatters add to targets[tensor],
+  /// dense tensors of f32, where it is not 0.
+  void run(const ScoreBlock& block, float* d = nullptr, const float* gradient = nullptr,
            float* const* targets = nullptr) const;
 
   [[nodiscard]] int results() const { return static_cast<int>(results_.size()); }

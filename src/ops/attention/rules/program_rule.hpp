@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include <Kokkos_Core.hpp>
 
@@ -49,7 +48,7 @@ struct ProgramRule {
     if (d == nullptr || !sloped()) return run(part, entry, rows, key, is_partial);
     const Programs& programs = is_partial ? masked : plain;
     with_block(part, entry, rows, key, [&](const ScoreBlock& block) {
-      multiply(*programs.slope, block, d + (block.score - part.score));
+      programs.slope->run(block, d + (block.score - part.score));
     });
   }
 
@@ -71,7 +70,7 @@ struct ProgramRule {
                            .score = score};
     const Programs& programs = is_partial ? masked : plain;
     if (d == nullptr || !sloped()) return programs.score->run(block);
-    multiply(*programs.slope, block, d);
+    programs.slope->run(block, d);
   }
 
   /// To the stored scores [begin, end) of a row.
@@ -134,27 +133,6 @@ struct ProgramRule {
       }
       member = 0;
       ++next_query;
-    }
-  }
-
-  /// Runs the rule on a block and multiplies d, which lies alike, by the slope.
-  static void multiply(const Program& slope, const ScoreBlock& block, float* d) {
-    const int inner = block.keys_inner ? block.keys : block.rows;
-    const int outer = block.keys_inner ? block.rows : block.keys;
-    thread_local std::vector<float> slopes;
-    const auto size = static_cast<std::size_t>(outer * block.stride + inner / 16 * block.vector);
-    if (slopes.size() < size) slopes.resize(size);
-    slope.run(block, slopes.data());
-    // A score that the rule hides has no gradient, not even where its slope is NaN.
-    constexpr float hidden = -Kokkos::Experimental::infinity_v<float>;
-    for (int l = 0; l < outer; ++l) {
-      for (int v = 0; v < inner / 16; ++v) {
-        const std::int64_t at = l * block.stride + v * block.vector;
-        const float* score = block.score + at;
-        const float* of = slopes.data() + at;
-        float* to = d + at;
-        for (int i = 0; i < 16; ++i) to[i] = score[i] == hidden ? 0.0F : to[i] * of[i];
-      }
     }
   }
 };

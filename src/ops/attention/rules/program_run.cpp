@@ -220,9 +220,7 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
       });
     case Operation::tanh: return simd([](const Vec& x, auto, auto) { return tile::tanh(x); });
     case Operation::sigmoid:
-      return simd([](const Vec& x, auto, auto) {
-        return Vec(Vec(0.5F) + Vec(0.5F) * tile::tanh(Vec(x * Vec(0.5F))));
-      });
+      return simd([](const Vec& x, auto, auto) { return tile::sigmoid<float>(x); });
     case Operation::log:
       return by_lane([](Word* t, const Word* x, auto*, auto*) { t->real = std::log(x->real); });
     case Operation::sqrt:
