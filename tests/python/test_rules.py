@@ -8,7 +8,7 @@ from random_rules import EXTENTS, RandomRule, captured
 
 pytest.importorskip("katt")
 from katt._rules import array_trace, interpret  # noqa: E402
-from katt._rules.compact import INSIDE, UNKNOWN, WRAPPED, compact  # noqa: E402
+from katt._rules.compact import FLAT, INSIDE, UNKNOWN, WRAPPED, compact  # noqa: E402
 from katt._rules.differentiate import captured_gradients, slope  # noqa: E402
 from katt._rules.program import BLOCK, KEY, OPERATIONS, ROW, SCORE, RuleError  # noqa: E402
 
@@ -120,11 +120,11 @@ def test_indices_are_bounded_before_the_run():
         program, held = array_trace.trace(rule)
         return compact(program, extents, held).indices[:, 1].tolist()
 
-    assert places_of(lambda s, b, h, q, k: s + table[h, q - k + 6]) == [INSIDE, INSIDE]
+    assert places_of(lambda s, b, h, q, k: s + table[h, q - k + 6]) == [FLAT]
     assert places_of(lambda s, b, h, q, k: s + table[h, q - k]) == [INSIDE, WRAPPED]
     assert places_of(lambda s, b, h, q, k: s + table[h, q + 2 * k]) == [INSIDE, UNKNOWN]
-    assert places_of(lambda s, b, h, q, k: s + table[h % 2, (q * k) // 3 % 11]) == [INSIDE, INSIDE]
-    assert places_of(lambda s, b, h, q, k: s + table[h, documents[b, k] * 2 + 2]) == [INSIDE] * 4
+    assert places_of(lambda s, b, h, q, k: s + table[h % 2, (q * k) // 3 % 11]) == [FLAT]
+    assert places_of(lambda s, b, h, q, k: s + table[h, documents[b, k] * 2 + 2]) == [FLAT] * 2
     assert places_of(lambda s, b, h, q, k: s + table[h, numpy.where(q > k, q, 11)]) == [INSIDE, UNKNOWN]
     with pytest.raises(RuleError, match="takes index 11 … 17 of an axis of 11 elements"):
         places_of(lambda s, b, h, q, k: s + table[h, k + 11])

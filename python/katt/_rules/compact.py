@@ -12,8 +12,9 @@ LEVEL = 2**16  # register n of a level is level · LEVEL + n
 # Registers of the inputs: they are there without an instruction.
 INPUT_REGISTERS = {"batch": BLOCK * LEVEL, "head": 1 * LEVEL, "query": 1 * LEVEL + 1, "key": 2 * LEVEL,
                    "score": SCORE * LEVEL, "gradient": SCORE * LEVEL + 1}  # fmt: skip
-# An index is inside of its axis; counts from its end where it is negative; or may lie outside.
-INSIDE, WRAPPED, UNKNOWN = 0, 1, 2
+# An index is inside of its axis; counts from its end where it is negative; may lie outside; or is the place of an
+# element among all of the tensor.
+INSIDE, WRAPPED, UNKNOWN, FLAT = 0, 1, 2, 3
 
 
 @dataclass
@@ -42,9 +43,10 @@ def bits(item, type):
 def compact(program: Program, extents: dict[str, int] | None, tensors: list[numpy.ndarray]) -> Compact:
     """The compact form for inputs batch, head, query and key below these extents, any if None, and captured tensors.
     RuleError for an index that is always outside of its tensor, and for integers that may need more than 32 bits."""
-    bounds = None
+    bounds, flat = None, set()
     if extents is not None:
         program = in_reals(program, ranges(program, extents, tensors))
+        program, flat = flat_gathers(program, ranges(program, extents, tensors), tensors)
         bounds = ranges(program, extents, tensors)
     fused = fusions(program)
     order = [n for n in program.live() if n not in fused.values()]
@@ -73,7 +75,7 @@ def compact(program: Program, extents: dict[str, int] | None, tensors: list[nump
             own = operands if value.operation == "gather" else operands[:-1]
             fields = [value.item, len(indices), len(own)]
             for index, extent in zip(own, program.tensors[value.item].shape):
-                place = UNKNOWN if bounds is None else placed(bounds[index], extent)
+                place = FLAT if n in flat else UNKNOWN if bounds is None else placed(bounds[index], extent)
                 indices.append((registers[index], place))
         else:
             fields = [registers[operand] for operand in operands] + [0] * (3 - len(operands))
@@ -131,6 +133,32 @@ def in_reals(program, bounds):
     made.results = [moved[n] for n in program.results]
     made.added = [moved[n] for n in program.added]
     return made
+
+
+def flat_gathers(program, bounds, tensors):
+    """The program with one integer for the indices of each gather that are all inside of a contiguous tensor, so that
+    what a key does not change of it is computed once a row; and these gathers."""
+    made, moved, flat = Program(program.tensors), {}, set()
+
+    def is_flat(value):
+        array, own = tensors[value.item], zip(value.operands, program.tensors[value.item].shape)
+        inside = all(placed(bounds[index], extent) == INSIDE for index, extent in own)
+        return value.operands and inside and array.flags.c_contiguous and array.size < INDEX_LIMIT - 16
+
+    for n in program.live():
+        value = program.values[n]
+        operands = [moved[operand] for operand in value.operands]
+        if value.operation == "gather" and is_flat(value):
+            place = made.constant(0)
+            for operand, extent in zip(operands, program.tensors[value.item].shape):
+                place = made.apply("add", made.apply("multiply", place, made.constant(extent)), operand)
+            moved[n] = made.make("gather", value.type, [place], value.item)
+            flat.add(moved[n])
+        else:
+            moved[n] = made.make(value.operation, value.type, operands, value.item, value.level)
+    made.results = [moved[n] for n in program.results]
+    made.added = [moved[n] for n in program.added]
+    return made, flat
 
 
 def fusions(program):

@@ -2,7 +2,7 @@
 
 import numpy
 
-from .compact import INPUT_REGISTERS, INSIDE, UNKNOWN
+from .compact import FLAT, INPUT_REGISTERS, INSIDE, UNKNOWN
 from .program import COMPARISONS, INDEX, OPERATIONS, REAL, TRUTH, Program
 
 FUNCTIONS = {
@@ -73,6 +73,9 @@ def run_compact(made, tensors: list[numpy.ndarray], dtype=numpy.float64, gradien
     def indices(start, count, shape):
         for (register, place), extent in zip(made.indices[start : start + count], shape):
             index = numpy.asarray(read(register, 1))
+            if place == FLAT:
+                yield from numpy.unravel_index(index, shape)
+                return
             index = numpy.where(index < 0, index + extent, index) if place != INSIDE else index
             yield numpy.clip(index, 0, extent - 1) if place == UNKNOWN else index
 

@@ -61,11 +61,11 @@ void add_score_rule(std::string name, std::string description, Make make) {
   NamedRule named;
   const auto add = [&]<class Exec>() {
     auto& variants = static_cast<RuleVariants<Exec>&>(named);
-    variants.forward = RuleTables<Exec, ForwardArgs>([make](std::int64_t heads) {
-      return forward_variants_with<Exec>(make.template operator()<Exec>(heads));
+    variants.forward = RuleTables<Exec, ForwardArgs>([make](const RuleExtents& of) {
+      return forward_variants_with<Exec>(make.template operator()<Exec>(of.heads));
     });
-    variants.backward = RuleTables<Exec, BackwardArgs>([make](std::int64_t heads) {
-      return backward_variants_with<Exec>(make.template operator()<Exec>(heads));
+    variants.backward = RuleTables<Exec, BackwardArgs>([make](const RuleExtents& of) {
+      return backward_variants_with<Exec>(make.template operator()<Exec>(of.heads));
     });
   };
   add.template operator()<Host>();

@@ -31,9 +31,9 @@ struct ScalarOps {
     return Kokkos::exp2(x);
   }
   KOKKOS_FORCEINLINE_FUNCTION static float exp2_of_16_bits(float x) { return Kokkos::exp2(x); }
-  template <class Out>
-  KOKKOS_FORCEINLINE_FUNCTION static float reciprocal(float x) {
-    return 1.0F / x;
+  template <class Out, class V>
+  KOKKOS_FORCEINLINE_FUNCTION static V reciprocal(const V& x) {
+    return V(1.0F) / x;
   }
 };
 

@@ -86,11 +86,11 @@ struct Description {
 
   template <class Exec>
   static const auto& forward_variants(const bench::Problem& p) {
-    return variants_of<Exec, ForwardArgs>(rule_of(p), p.extent("heads"));
+    return variants_of<Exec, ForwardArgs>(rule_of(p), rule_extents(p));
   }
   template <class Exec>
   static const auto& backward_variants(const bench::Problem& p) {
-    return variants_of<Exec, BackwardArgs>(rule_of(p), p.extent("heads"));
+    return variants_of<Exec, BackwardArgs>(rule_of(p), rule_extents(p));
   }
   template <class Exec>
   static void derive(const Exec& exec, const bench::Tensors& t) {
@@ -155,6 +155,9 @@ struct Description {
     return length / size + (length % size != 0 ? 1 : 0);
   }
   /// The axis holds the place of the rule among all, after "none".
+  static RuleExtents rule_extents(const bench::Problem& p) {
+    return {p.extent("batch"), p.extent("heads"), p.extent("seq_q"), p.extent("seq_kv")};
+  }
   static const NamedRule* rule_of(const bench::Problem& p) {
     const std::int64_t choice = p.extent("score_rule");
     return choice == 0 ? nullptr : &named_rules()[static_cast<std::size_t>(choice - 1)];

@@ -26,10 +26,17 @@ namespace {
 struct FileRule {
   std::vector<std::vector<std::byte>> captured;
   ProgramParts score_parts;
-  std::unique_ptr<Program> score, slope;
+  struct Pair {
+    std::unique_ptr<Program> score, slope;
+  };
+  Pair any, bounded;
+  RuleExtents bounds;  ///< of those that `bounded` is for
 
-  [[nodiscard]] ProgramRule rule() const {
-    const ProgramRule::Programs programs{score.get(), slope.get()};
+  [[nodiscard]] ProgramRule rule(const RuleExtents& of) const {
+    const bool fits = of.batch <= bounds.batch && of.heads <= bounds.heads &&
+                      of.seq_q <= bounds.seq_q && of.seq_kv <= bounds.seq_kv;
+    const Pair& pair = fits ? bounded : any;
+    const ProgramRule::Programs programs{pair.score.get(), pair.slope.get()};
     return {.plain = programs, .masked = programs};
   }
 };
@@ -55,14 +62,16 @@ class Reader {
     }
     try {
       made->score_parts = parts("score", tensors);
-      made->score = program(made->score_parts);
-      made->slope = program(parts("slope", tensors));
+      made->any = pair("", tensors);
+      made->bounded = pair("bounded.", tensors);
     } catch (const InputError& error) {
       fail(error.what());
     }
-    if (made->score->results() != 1 || made->slope->results() != 2) {
-      fail("expected one result of score and two of slope");
+    const std::vector<std::int32_t> bounds = words("bounded");
+    if (bounds.size() != 4) {
+      fail("bounded: holds " + std::to_string(bounds.size()) + " numbers, expected 4");
     }
+    made->bounds = {bounds[0], bounds[1], bounds[2], bounds[3]};
     return made;
   }
 
@@ -116,9 +125,18 @@ class Reader {
             .registers = words(name + ".registers"),
             .tensors = tensors};
   }
-  static std::unique_ptr<Program> program(const ProgramParts& of) {
-    return std::make_unique<Program>(of.code, of.indices, of.constants, of.results, of.registers,
-                                     of.tensors);
+  [[nodiscard]] FileRule::Pair pair(const std::string& prefix,
+                                    const std::vector<Captured>& tensors) const {
+    const auto program = [&](const std::string& name) {
+      const ProgramParts of = parts(prefix + name, tensors);
+      return std::make_unique<Program>(of.code, of.indices, of.constants, of.results, of.registers,
+                                       of.tensors);
+    };
+    FileRule::Pair made{program("score"), program("slope")};
+    if (made.score->results() != 1 || made.slope->results() != 2) {
+      fail("expected one result of score and two of slope");
+    }
+    return made;
   }
 
   std::string name_;
@@ -164,15 +182,15 @@ std::string add_rule_file(const std::filesystem::path& path) {
   named.description = "a rule of Python";
   static_cast<RuleVariants<Host>&>(named) = {
       .forward = RuleTables<Host, ForwardArgs>(
-          [held](std::int64_t) { return forward_variants_of(held->rule()); }),
+          [held](const RuleExtents& of) { return forward_variants_of(held->rule(of)); }),
       .backward = RuleTables<Host, BackwardArgs>(
-          [held](std::int64_t) { return backward_variants_of(held->rule(), {}); })};
+          [held](const RuleExtents& of) { return backward_variants_of(held->rule(of), {}); })};
 #if defined(KATT_HAS_CUDA)
   static_cast<RuleVariants<Kokkos::Cuda>&>(named) = {
       .forward = RuleTables<Kokkos::Cuda, ForwardArgs>(
-          [](std::int64_t) -> VariantTable<Kokkos::Cuda, ForwardArgs> { refuse_device(); }),
+          [](const RuleExtents&) -> VariantTable<Kokkos::Cuda, ForwardArgs> { refuse_device(); }),
       .backward = RuleTables<Kokkos::Cuda, BackwardArgs>(
-          [](std::int64_t) -> VariantTable<Kokkos::Cuda, BackwardArgs> { refuse_device(); })};
+          [](const RuleExtents&) -> VariantTable<Kokkos::Cuda, BackwardArgs> { refuse_device(); })};
 #endif
   named.exact = [held](std::int64_t) { return exact_rule(held); };
   rule_files()[named.name] = std::filesystem::absolute(path);

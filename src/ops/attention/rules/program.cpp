@@ -58,7 +58,7 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
   };
   if (indices.size() % 2 != 0 || code.size() % 7 != 0) refuse("part of an instruction");
   for (std::size_t i = 0; i < indices.size(); i += 2) {
-    if (indices[i + 1] < 0 || indices[i + 1] > 2) refuse("an index of no place");
+    if (indices[i + 1] < 0 || indices[i + 1] > 3) refuse("an index of no place");
     indices_.push_back({read(indices[i]), static_cast<Index::Place>(indices[i + 1])});
   }
   for (const Captured& tensor : tensors_) {
@@ -95,8 +95,9 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
       if (made.tensor < 0 || made.tensor >= static_cast<int>(tensors_.size()) ||
           made.first_index < 0 || made.indices < 0 ||
           made.first_index + made.indices > static_cast<int>(indices_.size()) ||
-          made.indices !=
-              static_cast<int>(tensors_[static_cast<std::size_t>(made.tensor)].extent.size())) {
+          (!is_flat(made) &&
+           made.indices !=
+               static_cast<int>(tensors_[static_cast<std::size_t>(made.tensor)].extent.size()))) {
         refuse("a tensor that is not there");
       }
     } else {
@@ -149,6 +150,12 @@ void Program::make_in_place() {
       rename(indices_[static_cast<std::size_t>(later->first_index + n)].from);
     }
   }
+}
+
+bool Program::is_flat(const Instruction& gather) const {
+  return gather.operation == Operation::gather && gather.indices == 1 &&
+         near_[static_cast<std::size_t>(gather.tensor)] &&
+         indices_[static_cast<std::size_t>(gather.first_index)].place == Index::Place::flat;
 }
 
 void Program::find_read_by_scores() {

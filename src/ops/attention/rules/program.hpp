@@ -80,9 +80,10 @@ struct Instruction {
 };
 
 /// An index of a gather or a scatter, and whether it is known to lie inside of its axis, counts from
-/// the end where it is negative, or may lie anywhere: then it is clamped, and the program notes it.
+/// the end where it is negative, may lie anywhere: then it is clamped, and the program notes it; or,
+/// of a gather, is the only one: the place of an element among all of a contiguous tensor.
 struct Index {
-  enum class Place : std::int8_t { inside, wrapped, unknown };
+  enum class Place : std::int8_t { inside, wrapped, unknown, flat };
   Register from;
   Place place = Place::inside;
 };
@@ -150,6 +151,7 @@ class Program {
   Frame& frame_of(const ScoreBlock& block, int lines) const;
   void run_level(Frame& frame, const Instruction* first, const Instruction* last) const;
   void run_one(Frame& frame, const Instruction& instruction) const;
+  [[nodiscard]] bool is_flat(const Instruction& gather) const;
   void find_near(Frame& frame, const Instruction& instruction) const;
   void gather_near(Frame& frame, const Instruction& instruction) const;
   void gather_far(Frame& frame, const Instruction& instruction) const;

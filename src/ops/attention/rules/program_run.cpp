@@ -307,12 +307,16 @@ void Program::find_near(Frame& frame, const Instruction& instruction) const {
 }
 
 void Program::gather_near(Frame& frame, const Instruction& instruction) const {
-  find_near(frame, instruction);
+  const bool flat = is_flat(instruction);
+  if (!flat) find_near(frame, instruction);
+  const Operand offsets =
+      flat ? frame.of(indices_[static_cast<std::size_t>(instruction.first_index)].from)
+           : frame.offsets;
   const Captured& tensor = tensors_[static_cast<std::size_t>(instruction.tensor)];
   const Operand to = frame.of(instruction.result);
   const auto each = [&](const auto& f) {
     for (int v = 0; v < frame.vectors; ++v) {
-      for (int l = 0; l < frame.lines; ++l) f(to.at(l, v), frame.offsets.at(l, v));
+      for (int l = 0; l < frame.lines; ++l) f(to.at(l, v), offsets.at(l, v));
     }
   };
   if (tensor.type == Type::truth) {

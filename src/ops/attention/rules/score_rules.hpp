@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,27 +19,34 @@
 /// The score rules of users that sweeps know by name, values of the axis score_rule; see own_rule.hpp.
 namespace katt::attention {
 
-/// The variants of an execution space with a rule for so many query heads, made once. They may hold
-/// memory of Kokkos, so they go with it.
+/// Extents of a call that a rule may be made for.
+struct RuleExtents {
+  std::int64_t batch = 1, heads = 1, seq_q = 1, seq_kv = 1;
+
+  friend auto operator<=>(const RuleExtents&, const RuleExtents&) = default;
+};
+
+/// The variants of an execution space with a rule for some extents, made once. They may hold memory of
+/// Kokkos, so they go with it.
 template <class Exec, class Args>
 class RuleTables {
  public:
   using Table = VariantTable<Exec, Args>;
 
   RuleTables() = default;
-  explicit RuleTables(std::function<Table(std::int64_t heads)> make) : make_(std::move(make)) {}
+  explicit RuleTables(std::function<Table(const RuleExtents&)> make) : make_(std::move(make)) {}
 
-  const Table& of(std::int64_t heads) const {
+  const Table& of(const RuleExtents& extents) const {
     if (made_->empty()) Kokkos::push_finalize_hook([made = made_] { made->clear(); });
-    auto found = made_->find(heads);
-    if (found == made_->end()) found = made_->emplace(heads, make_(heads)).first;
+    auto found = made_->find(extents);
+    if (found == made_->end()) found = made_->emplace(extents, make_(extents)).first;
     return found->second;
   }
 
  private:
-  std::function<Table(std::int64_t heads)> make_;
-  std::shared_ptr<std::map<std::int64_t, Table>> made_ =
-      std::make_shared<std::map<std::int64_t, Table>>();
+  std::function<Table(const RuleExtents&)> make_;
+  std::shared_ptr<std::map<RuleExtents, Table>> made_ =
+      std::make_shared<std::map<RuleExtents, Table>>();
 };
 
 template <class Exec>
@@ -65,13 +73,13 @@ inline std::vector<NamedRule>& named_rules() {
 
 /// The variants of a pass for a rule, or those without one.
 template <class Exec, class Args>
-const VariantTable<Exec, Args>& variants_of(const NamedRule* rule, std::int64_t heads) {
+const VariantTable<Exec, Args>& variants_of(const NamedRule* rule, const RuleExtents& extents) {
   if constexpr (std::is_same_v<Args, ForwardArgs>) {
     if (rule == nullptr) return forward_variants<Exec>();
-    return static_cast<const RuleVariants<Exec>*>(rule)->forward.of(heads);
+    return static_cast<const RuleVariants<Exec>*>(rule)->forward.of(extents);
   } else {
     if (rule == nullptr) return backward_variants<Exec>();
-    return static_cast<const RuleVariants<Exec>*>(rule)->backward.of(heads);
+    return static_cast<const RuleVariants<Exec>*>(rule)->backward.of(extents);
   }
 }
 
