@@ -191,6 +191,12 @@ def test_masks_by_head_and_blocks_that_are_not_square():
         torch.testing.assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
 
 
+def test_the_empty_mask_of_pytorch_shows_all():
+    q, k, v, _ = tensors(torch.float32)
+    mask = flex._create_empty_block_mask(q, k)
+    assert torch.equal(kt.flex_attention(q, k, v, alibi, mask), kt.flex_attention(q, k, v, alibi))
+
+
 def test_functions_that_are_made_again_are_not_traced_again(monkeypatch):
     from katt._rules import torch_trace
 

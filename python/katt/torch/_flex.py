@@ -20,6 +20,7 @@ from ._sdpa import DTYPES, LARGEST_HEAD_DIM, padded
 # tensors and numbers alone.
 RULES: weakref.WeakValueDictionary[int, Rule] = weakref.WeakValueDictionary()
 NUMBERS = itertools.count()
+EVERYTHING = 2**30  # both block sizes of PyTorch's empty mask
 
 
 def _fake_flex(q, k, v, captured, rule, blocks, block_size, scale, for_backward):
@@ -112,6 +113,7 @@ def flex_attention(
     """
     check(query, key, value, enable_gqa)
     try:
+        block_mask = None if shows_all(block_mask) else block_mask
         rule = rule_of(score_mod, block_mask)
     except RuleError as error:
         raise refused("score_mod", error) from None
@@ -157,6 +159,11 @@ def rule_of(score_mod, block_mask):
         return Programs(program, masked), tensors
 
     return Rule.of(*cache.traced((score_mod, mask_mod), made))
+
+
+def shows_all(block_mask):
+    """True of PyTorch's empty mask: one block larger than any sequence, whatever it is made for."""
+    return block_mask is not None and min(block_mask.BLOCK_SIZE) >= EVERYTHING
 
 
 def block_states(block_mask, batch, heads, kv_heads, length, keys):

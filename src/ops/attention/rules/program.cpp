@@ -312,11 +312,13 @@ void Program::run(const ScoreBlock& block, float* d, const float* gradient,
   const auto store = [&](int first, int count) {
     const Operand& score = frame.of(results_[0]);
     const bool moves = !in_place_ && results_[0] != Register{Level::score, 0};
+    const bool multiplies = results_.size() == 2 && d != nullptr;
+    if (!moves && !multiplies) return;
     for (int l = 0; l < count; ++l) {
       for (int v = 0; v < inner / lanes; ++v) {
         const std::int64_t at = (first + l) * block.stride + v * block.vector;
         const float* const from = &score.at(l, v)->real;
-        if (results_.size() == 2 && d != nullptr) {
+        if (multiplies) {
           constexpr float hidden = -std::numeric_limits<float>::infinity();
           const float* const slope = &frame.of(results_[1]).at(l, v)->real;
           float* const to = d + at;
