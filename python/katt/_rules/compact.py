@@ -106,7 +106,6 @@ def compact(program: Program, extents: dict[str, int] | None, tensors: list[nump
 def in_reals(program, bounds):
     """The program with the sums and magnitudes of integers that become real computed in reals, which is exact below
     2^24: their terms are converted once a row or a key, not once a score."""
-    made, moved = Program(program.tensors), {}
 
     def parts(n):
         value = program.values[n]
@@ -118,16 +117,27 @@ def in_reals(program, bounds):
         below = program.values[n].level != SCORE or parts(n)  # else its conversion stays
         return below and max(-low, high) <= 2**24 and all(is_exact(part) for part in parts(n))
 
-    def real(n):
-        if parts(n):
-            return made.apply(program.values[n].operation, *(real(part) for part in parts(n)))
-        return made.convert(moved[n], REAL)
+    def change(made, moved, value):
+        def real(n):
+            if parts(n):
+                return made.apply(program.values[n].operation, *(real(part) for part in parts(n)))
+            return made.convert(moved[n], REAL)
 
+        if value.operation == "to_real" and parts(value.operands[0]) and is_exact(value.operands[0]):
+            return real(value.operands[0])
+        return None
+
+    return rebuilt(program, change)
+
+
+def rebuilt(program, change):
+    """The program of change(made, moved, value) for its live values, or of the value itself where that is None. moved:
+    the values of `made` by those of the program."""
+    made, moved = Program(program.tensors), {}
     for n in program.live():
         value = program.values[n]
-        if value.operation == "to_real" and parts(value.operands[0]) and is_exact(value.operands[0]):
-            moved[n] = real(value.operands[0])
-        else:
+        moved[n] = change(made, moved, value)
+        if moved[n] is None:
             operands = [moved[operand] for operand in value.operands]
             moved[n] = made.make(value.operation, value.type, operands, value.item, value.level)
     made.results = [moved[n] for n in program.results]
@@ -138,27 +148,24 @@ def in_reals(program, bounds):
 def flat_gathers(program, bounds, tensors):
     """The program with one integer for the indices of each gather that are all inside of a contiguous tensor, so that
     what a key does not change of it is computed once a row; and these gathers."""
-    made, moved, flat = Program(program.tensors), {}, set()
+    flat = set()
 
     def is_flat(value):
         array, own = tensors[value.item], zip(value.operands, program.tensors[value.item].shape)
         inside = all(placed(bounds[index], extent) == INSIDE for index, extent in own)
         return value.operands and inside and array.flags.c_contiguous and array.size < INDEX_LIMIT - 16
 
-    for n in program.live():
-        value = program.values[n]
-        operands = [moved[operand] for operand in value.operands]
-        if value.operation == "gather" and is_flat(value):
-            place = made.constant(0)
-            for operand, extent in zip(operands, program.tensors[value.item].shape):
-                place = made.apply("add", made.apply("multiply", place, made.constant(extent)), operand)
-            moved[n] = made.make("gather", value.type, [place], value.item)
-            flat.add(moved[n])
-        else:
-            moved[n] = made.make(value.operation, value.type, operands, value.item, value.level)
-    made.results = [moved[n] for n in program.results]
-    made.added = [moved[n] for n in program.added]
-    return made, flat
+    def change(made, moved, value):
+        if value.operation != "gather" or not is_flat(value):
+            return None
+        place = made.constant(0)
+        for operand, extent in zip(value.operands, program.tensors[value.item].shape):
+            place = made.apply("add", made.apply("multiply", place, made.constant(extent)), moved[operand])
+        gather = made.make("gather", value.type, [place], value.item)
+        flat.add(gather)
+        return gather
+
+    return rebuilt(program, change), flat
 
 
 def fusions(program):
