@@ -146,6 +146,29 @@ TEST_P(AttentionMaskGradient, HiddenScoresHaveNone) {
   }
 }
 
+// Values that differ little: Δ = dO · O is far larger than what it leaves of dP.
+TEST_P(AttentionMaskGradient, HasNoRoundingOfTheOutput) {
+  const auto data = problem_of({2, 4, 2, 67, 131, 64}, GetParam(), false, false);
+  for (float& value : data->v) value = 4.0F + std::floor(8.0F * std::abs(value)) / 32.0F;
+  for (float& value : data->dout) value = std::abs(value);
+  data->link();
+  const auto keys = static_cast<std::size_t>(data->shape.seq_kv);
+  const double roundoff = std::ldexp(1.0, GetParam() == Dtype::bf16 ? -8 : -11);
+  for (const std::string& variant : variants_of(*data)) {
+    const Gradients g = run(Host(), *data, variant);
+    for (std::int64_t i = 0; i < data->shape.seq_q; ++i) {
+      const std::vector<double> exact = reference_mask_row(data->shape, {0, 0, i}).gradient;
+      const auto [low, high] = std::minmax_element(exact.begin(), exact.end());
+      const double largest = std::max(-*low, *high);
+      for (std::size_t j = 0; j < keys; ++j) {
+        ASSERT_NEAR(g.dmask[static_cast<std::size_t>(i) * keys + j], exact[j],
+                    2 * roundoff * largest)
+            << variant << " " << i << ", " << j;
+      }
+    }
+  }
+}
+
 TEST_P(AttentionMaskGradient, LeavesTheOthersAsTheyAre) {
   const auto data = problem_of({2, 4, 2, 67, 131, 40}, GetParam(), false, true);
   data->link();

@@ -8,7 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/dtype.hpp"
-#include "ops/attention/portable/backward_kernel.hpp"
+#include "ops/attention/portable/score_pass.hpp"
 #include "tile/engines/teams.hpp"
 
 namespace katt::attention::impl {
@@ -99,8 +99,9 @@ struct Parts {
 };
 
 template <class T>
-struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
-  using Base = FlashBackward<Host, T, ProgramRule>;
+struct CapturedPass : ScorePass<T, ProgramRule> {
+  using Base = ScorePass<T, ProgramRule>;
+  using typename Base::Keys;
   using typename Base::Team;
   using typename Base::Vec;
 
@@ -129,28 +130,19 @@ struct CapturedPass : FlashBackward<Host, T, ProgramRule> {
       head[r] = static_cast<std::int32_t>(packed.head(r));
       query[r] = static_cast<std::int32_t>(packed.query(r));
     }
-    const std::int64_t first_row =
-        (tile.batch * this->kv_heads + packed.kv_head) * plan.rows + packed.begin;
+    const std::int64_t first_row = this->first_row(tile);
     this->stage_queries(team, at, tile.batch, packed, tile.rows);
-    LiveKeys<std::int64_t> keys(scores.mask, tile.first(), tile.last(), plan.tile.kv);
-    for (; keys.valid(); keys.next()) {
-      this->pack_keys(team, at, tile.batch, packed.kv_head, keys.key(), keys.columns());
-      const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
-      this->products(team, at, {0, tile.rows, 0, plan.columns});
-      std::copy_n(at.s, static_cast<std::ptrdiff_t>(tile.rows) * plan.columns, before);
-      this->run_rule(at.s, nullptr, scores, packed, tile.rows, keys.key(), partial);
-      for (int r = 0; r < tile.rows; ++r) {
-        const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(r) * plan.columns;
-        float* const s = at.s + from;
-        float* const d = at.dp + from;
-        this->apply_steps(before + from, nullptr, 0.0F, scores, head[r], query[r], keys.key());
-        const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, head[r],
-                                                 query[r], keys.key(), keys.columns());
-        this->for_each_gradient(
-            s, d, columns, scores, first_row + r, this->delta[first_row + r],
-            [&](int j, auto, const Vec& ds) { tile::store(d + j, ds); },
-            [&](int j) { tile::store(d + j, Vec(0.0F)); });
-      }
+    for (Keys keys(scores.mask, tile.first(), tile.last(), plan.tile.kv); keys.valid();
+         keys.next()) {
+      this->for_each_row(team, at, tile, scores, keys, before,
+                         [&](int r, const float* s, float* dp, const auto& columns) {
+                           this->apply_steps(before + std::ptrdiff_t{r} * plan.columns, nullptr,
+                                             0.0F, scores, head[r], query[r], keys.key());
+                           this->for_each_gradient(
+                               s, dp, columns, scores, first_row + r, this->delta[first_row + r],
+                               [&](int j, auto, const Vec& ds) { tile::store(dp + j, ds); },
+                               [&](int j) { tile::store(dp + j, Vec(0.0F)); });
+                         });
       const ScoreBlock block{.batch = tile.batch,
                              .rows = tile.rows,
                              .keys = plan.columns,
@@ -214,17 +206,10 @@ void run_captured_gradients(const Host& exec, const BackwardArgs& args, const Pr
   visit_dtype(args.q.dtype, [&]<class T>() {
     using Functor = FlashBackward<Host, T, ProgramRule>;
     const Functor functor(args, rule, plan, base);
-    constexpr int lanes = tile::lanes_v<Host>;
-    const std::int64_t rows = plan.heads * plan.rows;
-    Kokkos::parallel_for("katt::attention::captured_delta",
-                         Items(exec, 0, (rows + lanes - 1) / lanes),
-                         BackwardDelta<Host, T, ProgramRule>{functor});
-    tile::launch_teams(exec, "katt::attention::captured_shifts", parts.total_tiles(),
-                       scratch_bytes(plan), scratch,
-                       FlashBackwardShifts<Host, T, ProgramRule>{functor});
+    find_row_terms(exec, functor, scratch_bytes(plan), scratch);
     tile::launch_teams(exec, "katt::attention::captured_gradients", parts.count,
                        scratch_bytes(plan), scratch,
-                       CapturedPass<T>{functor, captured.program, &parts, targets.data()});
+                       CapturedPass<T>{{functor}, captured.program, &parts, targets.data()});
   });
   // The parts live until their launches have ended.
   exec.fence("katt::attention::captured_gradients");

@@ -6,8 +6,8 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "ops/attention/portable/backward_kernel.hpp"
 #include "ops/attention/portable/mask_gradient.hpp"
+#include "ops/attention/portable/score_pass.hpp"
 #include "tile/engines/teams.hpp"
 
 /// A work item is a tile of the mask, so no two items share an element:
@@ -16,6 +16,8 @@
 ///     S = Q·Kᵀ, dP = dO·Vᵀ;  P = e^(S − lse)
 ///     dmask += P ∘ (dP − Δ + dlse)
 ///   write dmask
+///
+/// Δ of 16-bit tensors comes from a pass of its own (ExactDelta), as large as this one.
 ///
 /// Where the mask has fewer tiles than least_items, several items share the entries and heads of a
 /// tile; each has a copy, and copies are summed in order. Their number depends on the shapes alone: two
@@ -73,8 +75,9 @@ struct MaskGradientPlan {
 };
 
 template <class T, class Rule>
-struct MaskGradient : FlashBackward<Host, T, Rule> {
-  using Base = FlashBackward<Host, T, Rule>;
+struct MaskGradient : ScorePass<T, Rule> {
+  using Base = ScorePass<T, Rule>;
+  using typename Base::Keys;
   using typename Base::Team;
   using typename Base::Vec;
   static constexpr int lanes = Base::lanes;
@@ -83,9 +86,9 @@ struct MaskGradient : FlashBackward<Host, T, Rule> {
   HeadRows<T> dmask;
   float* copies;  ///< count × parts × size
 
-  MaskGradient(const Base& base, const MaskGradientPlan& plan, const BackwardArgs& args,
-               float* memory)
-      : Base(base), extents(plan), dmask(args.dmask), copies(memory) {}
+  MaskGradient(const FlashBackward<Host, T, Rule>& base, const MaskGradientPlan& plan,
+               const BackwardArgs& args, float* memory)
+      : Base{base}, extents(plan), dmask(args.dmask), copies(memory) {}
 
   /// Item: a part of a tile.
   void run(const Team& team, std::int64_t index, float* memory) const {
@@ -136,31 +139,21 @@ struct MaskGradient : FlashBackward<Host, T, Rule> {
     const BackwardPlan& plan = this->plan;
     const PackedRows& packed = tile.packed;
     const auto scores = this->scores.of(tile.batch, packed.kv_head);
-    const LiveKeys<std::int64_t> keys(scores.mask, tile.first(), tile.last(), plan.tile.kv, key,
-                                      key + plan.tile.kv);
-    if (!keys.valid()) return;
+    const Keys keys(scores.mask, tile.first(), tile.last(), plan.tile.kv, key, key + plan.tile.kv);
+    if (!keys.valid() || keys.key() != key) return;  // behind the key length, or dead
     this->stage_queries(team, at, tile.batch, packed, tile.rows);
-    this->pack_keys(team, at, tile.batch, packed.kv_head, key, keys.columns());
-    const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
-    this->products(team, at, {0, tile.rows, 0, plan.columns});
-    this->run_rule(at.s, nullptr, scores, packed, tile.rows, key, partial);
-    const std::int64_t first_row =
-        (tile.batch * this->kv_heads + packed.kv_head) * plan.rows + packed.begin;
-    for (int r = 0; r < tile.rows; ++r) {
-      const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(r) * plan.columns;
-      float* const s = at.s + from;
-      const float* const d = at.dp + from;
-      const std::int64_t in_sum = extents.sums_heads ? r / extents.group : r;
-      float* const to = sum + in_sum * plan.columns;
-      const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, packed.head(r),
-                                               packed.query(r), key, keys.columns());
-      this->for_each_gradient(
-          s, d, columns, scores, first_row + r, this->delta[first_row + r],
-          [&](int j, auto, const Vec& ds) {
-            tile::store(to + j, Vec(tile::load<Vec>(to + j) + ds));
-          },
-          [](int) {});
-    }
+    const std::int64_t first_row = this->first_row(tile);
+    this->for_each_row(team, at, tile, scores, keys, nullptr,
+                       [&](int r, const float* s, const float* dp, const auto& columns) {
+                         float* const to =
+                             sum + (extents.sums_heads ? r / extents.group : r) * plan.columns;
+                         this->for_each_gradient(
+                             s, dp, columns, scores, first_row + r, this->delta[first_row + r],
+                             [&](int j, auto, const Vec& ds) {
+                               tile::store(to + j, Vec(tile::load<Vec>(to + j) + ds));
+                             },
+                             [](int) {});
+                       });
   }
 
   void write(const Place& place, const float* sum) const {
@@ -196,12 +189,7 @@ void run_mask_gradient(const Host& exec, const BackwardArgs& args, const Rule& r
   using Functor = FlashBackward<Host, T, Rule>;
   using Items = Kokkos::RangePolicy<Host, Kokkos::IndexType<std::int64_t>>;
   const Functor functor(args, rule, tiles, base);
-  constexpr int lanes = tile::lanes_v<Host>;
-  Kokkos::parallel_for("katt::attention::mask_gradient_delta",
-                       Items(exec, 0, (tiles.heads * tiles.rows + lanes - 1) / lanes),
-                       BackwardDelta<Host, T, Rule>{functor});
-  tile::launch_teams(exec, "katt::attention::mask_gradient_shifts", tiles.heads * plan.row_tiles,
-                     plan.scratch_bytes(), scratch, FlashBackwardShifts<Host, T, Rule>{functor});
+  find_row_terms(exec, functor, plan.scratch_bytes(), scratch);
   const MaskGradient<T, Rule> pass(functor, plan, args, reinterpret_cast<float*>(copies));
   tile::launch_teams(exec, "katt::attention::mask_gradient", plan.count() * plan.parts,
                      plan.scratch_bytes(), scratch, pass);
