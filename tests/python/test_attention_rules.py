@@ -119,6 +119,33 @@ def test_softcap(shape, dtype):
     )
 
 
+@pytest.mark.parametrize("given", ["nothing", "softcap", "alibi"])
+def test_a_softcap_before_others(given, dtype):
+    """The rule's own softcap, which kernels have themselves, comes behind that and the ALiBi of the call."""
+    documents, position = numpy.arange(47) // 12, numpy.arange(33)[:, None] + 14
+    slopes = numpy.array([0.25, 0.5], "float32")
+
+    def rule(score, b, h, q, k):
+        return numpy.where(documents[q] == documents[k], 2 * numpy.tanh(score / 2) - 0.1 * abs(q - k), -numpy.inf)
+
+    def before(score):
+        if given == "softcap":
+            return 3 * numpy.tanh(score / 3)
+        return score - slopes[:, None, None] * abs(position - numpy.arange(47)) if given == "alibi" else score
+
+    def slope(score, *place):
+        own = 1 - numpy.tanh(score / 3) ** 2 if given == "softcap" else 1
+        return own * (1 - numpy.tanh(before(score) / 2) ** 2)
+
+    options = {"softcap": {"softcap": 3.0}, "alibi": {"alibi_slopes": slopes}}.get(given, {})
+    q, k, v, dout = problem((1, 2, 2, 33, 47, 16), dtype)
+    expected = reference(lambda s, *place: rule(before(s), *place), slope, q, k, v, dout)
+    out, lse = katt.attention(q, k, v, score_rule=rule, return_lse=True, **options)
+    found = katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, **options)
+    for own, wanted in zip((out, lse, *found), expected, strict=True):
+        close(own, wanted, dtype)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_documents(shape, dtype):
     documents = numpy.arange(shape[4], dtype="int32") // 12 + numpy.arange(shape[0], dtype="int32")[:, None]

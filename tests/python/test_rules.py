@@ -11,6 +11,7 @@ from katt._rules import array_trace, interpret  # noqa: E402
 from katt._rules.compact import FLAT, INSIDE, UNKNOWN, WRAPPED, compact  # noqa: E402
 from katt._rules.differentiate import captured_gradients, slope  # noqa: E402
 from katt._rules.program import BLOCK, KEY, OPERATIONS, ROW, SCORE, RuleError  # noqa: E402
+from katt._rules.run import Programs  # noqa: E402
 
 NAMES = ("score", "batch", "head", "query", "key")
 
@@ -197,6 +198,36 @@ def test_constants_of_a_slope_are_joined():
     program, arrays = array_trace.trace(lambda s, b, h, q, k: 20 * numpy.tanh(s / 20))
     code = compact(slope(program), None, arrays).code
     assert [OPERATIONS[row[0]] for row in code] == ["divide", "tanh", "multiply", "multiply", "subtract"]
+
+
+CAPPED = [
+    lambda s, b, h, q, k: 20 * numpy.tanh(s / 20),
+    lambda s, b, h, q, k: numpy.tanh(s * 0.25) * 4 - abs(q - k),
+    lambda s, b, h, q, k: numpy.where(q >= k, 4 * numpy.tanh(s / 4), -numpy.inf),
+]
+UNCAPPED = [
+    lambda s, b, h, q, k: 20 * numpy.tanh(s / 10),
+    lambda s, b, h, q, k: 4 * numpy.tanh(s / 4) + s,
+    lambda s, b, h, q, k: 4 * numpy.tanh(4 / s),
+    lambda s, b, h, q, k: -4 * numpy.tanh(s / -4),
+    lambda s, b, h, q, k: 4 * numpy.tanh(s / 4) + numpy.tanh(s / 4),
+    lambda s, b, h, q, k: numpy.tanh(s),
+    lambda s, b, h, q, k: 1e7 * numpy.tanh(s / 1e7),
+    lambda s, b, h, q, k: q - k + 0.0,
+]
+
+
+@pytest.mark.parametrize("rule", CAPPED + UNCAPPED)
+def test_a_softcap_at_the_beginning_is_known(rule):
+    program, arrays = array_trace.trace(rule)
+    capped = Programs(program).capped
+    assert (capped is not None) == (rule in CAPPED)
+    if capped:
+        cap, rest = capped
+        assert "tanh" not in operations(rest.score) and cap in (4, 20)
+        score = scores(5)
+        wanted = run(program, arrays, score)
+        numpy.testing.assert_allclose(run(rest.score, arrays, cap * numpy.tanh(score / cap)), wanted, rtol=1e-6)
 
 
 def branches(score, b, h, q, k):

@@ -21,7 +21,12 @@ def write(path: Path, name: str, rule: Rule) -> None:
     tensors = {}
     extents = bounds(rule.programs.score, arrays)
     tensors["bounded"] = numpy.array(list(extents.values()), numpy.int32)
-    for part, program in (("score", rule.programs.score), ("slope", rule.programs.slope)):
+    softcap, capped = rule.programs.capped or (0.0, None)
+    tensors["softcap"] = numpy.array([softcap], numpy.float32)
+    programs = {"score": rule.programs.score, "slope": rule.programs.slope}
+    if capped:
+        programs |= {"capped.score": capped.score, "capped.slope": capped.slope}
+    for part, program in programs.items():
         for prefix, limits in (("", None), ("bounded.", extents)):
             made = compact(program, limits if extents["batch"] else None, arrays)
             for field in ("code", "indices", "constants", "results", "registers"):

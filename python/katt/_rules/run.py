@@ -11,12 +11,15 @@ from . import cache
 from .compact import compact
 from .differentiate import captured_gradients, slope
 from .program import REAL, Program, RuleError
+from .softcap import without_softcap
 
 HELD = {"f": numpy.float32, "V": numpy.float32, "i": numpy.int32, "u": numpy.int32, "b": numpy.bool_}
 
 
 class Programs:
-    """The programs of a rule. `masked` is the number of the value that is the score, or -inf where a mask hides it."""
+    """The programs of a rule. `masked` is the number of the value that is the score, or -inf where a mask hides it.
+
+    capped: the softcap that a rule begins with and the programs of what follows, or None."""
 
     def __init__(self, program, masked=None):
         self.score, self.slope = program, slope(program)
@@ -26,6 +29,8 @@ class Programs:
             self.masked_score.results = [masked]
             self.masked_slope = slope(self.masked_score)
         self._captured = {}
+        begun = without_softcap(program, masked)
+        self.capped = begun and (begun[0], Programs(*begun[1:]))
 
     def captured(self, tensors):
         """The program that adds up the gradients of these tensors. A score that is hidden has none."""
@@ -129,7 +134,10 @@ def launch(plan, function, inputs, outputs, numbers, choice, dlse=None, gradient
     (batch, heads, seq_q, _), seq_kv = shape_of(plan.op, "q", q, 4), shape_of(plan.op, "k", k, 4)[2]
     extents = {"batch": batch, "head": heads, "query": seq_q, "key": seq_kv}
     ordered = plan.ordered((*inputs, *outputs))
-    programs = rule.programs
+    programs, numbers = rule.programs, list(numbers)
+    softcap = [name for name, _ in plan.numbers].index("softcap")
+    if programs.capped and not numbers[softcap] and named.get("alibi_slopes") is None:
+        numbers[softcap], programs = programs.capped
     try:
         read = [held(tensor) for tensor in rule.captured]
         made = programs.native(extents, read)

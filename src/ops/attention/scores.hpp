@@ -284,7 +284,9 @@ struct Scores : ScoreRules<T, Rule> {
   /// From the arguments of either pass.
   template <class Args>
   Scores(const Args& from, const Rule& own)
-      : ScoreRules<T, Rule>{Bias<T>(from.mask.bias), from.scale, from.score, own}, masks(from) {}
+      : ScoreRules<T, Rule>{Bias<T>(from.mask.bias), from.scale, from.score, own}, masks(from) {
+    if constexpr (is_program<Rule>) this->rule.give_softcap(this->args);
+  }
 
   /// The scores of a K/V head of a batch entry.
   KOKKOS_INLINE_FUNCTION EntryScores<T, Rule> of(std::int64_t batch,

@@ -27,17 +27,23 @@ struct FileRule {
   std::vector<std::vector<std::byte>> captured;
   ProgramParts score_parts;
   struct Pair {
-    std::unique_ptr<Program> score, slope;
+    std::unique_ptr<Program> score{}, slope{};
+
+    [[nodiscard]] ProgramRule::Programs programs() const { return {score.get(), slope.get()}; }
   };
-  Pair any, bounded;
-  RuleExtents bounds;  ///< of those that `bounded` is for
+  struct Form {
+    Pair plain, capped;
+  };
+  Form any, bounded;
+  float softcap = 0.0F;  ///< ProgramRule::Capped
+  RuleExtents bounds;    ///< of those that `bounded` is for
 
   [[nodiscard]] ProgramRule rule(const RuleExtents& of) const {
     const bool fits = of.batch <= bounds.batch && of.heads <= bounds.heads &&
                       of.seq_q <= bounds.seq_q && of.seq_kv <= bounds.seq_kv;
-    const Pair& pair = fits ? bounded : any;
-    const ProgramRule::Programs programs{pair.score.get(), pair.slope.get()};
-    return {.plain = programs, .masked = programs};
+    const Form& form = fits ? bounded : any;
+    const ProgramRule::Programs plain = form.plain.programs(), capped = form.capped.programs();
+    return {.plain = plain, .masked = plain, .capped = {softcap, capped, capped}};
   }
 };
 
@@ -62,8 +68,9 @@ class Reader {
     }
     try {
       made->score_parts = parts("score", tensors);
-      made->any = pair("", tensors);
-      made->bounded = pair("bounded.", tensors);
+      made->softcap = softcap();
+      made->any = form("", tensors, made->softcap > 0.0F);
+      made->bounded = form("bounded.", tensors, made->softcap > 0.0F);
     } catch (const InputError& error) {
       fail(error.what());
     }
@@ -124,6 +131,20 @@ class Reader {
             .results = words(name + ".results"),
             .registers = words(name + ".registers"),
             .tensors = tensors};
+  }
+  [[nodiscard]] float softcap() const {
+    const io::SafetensorsEntry& from = entry("softcap");
+    if (from.dtype != "F32" || from.end - from.begin != sizeof(float)) {
+      fail("softcap: expected one number of F32");
+    }
+    float made = 0.0F;
+    std::memcpy(&made, bytes(from).data(), sizeof made);
+    return made;
+  }
+  [[nodiscard]] FileRule::Form form(const std::string& prefix, const std::vector<Captured>& tensors,
+                                    bool has_capped) const {
+    return {.plain = pair(prefix, tensors),
+            .capped = has_capped ? pair(prefix + "capped.", tensors) : FileRule::Pair{}};
   }
   [[nodiscard]] FileRule::Pair pair(const std::string& prefix,
                                     const std::vector<Captured>& tensors) const {

@@ -14,8 +14,9 @@ namespace katt::attention {
 /// the score as JSON. Tensors: for the programs `score` and `slope` (ProgramRule::Programs), each the
 /// int32 parts of a Program's compact form, "score.code", "score.indices", "score.constants",
 /// "score.results", "score.registers"; "bounded.score" and "bounded.slope", forms that need fewer
-/// instructions, for extents up to the int32 "bounded": batch, heads, queries, keys; and what all
-/// capture, "captured.0", …: f32, int32 or bool.
+/// instructions, for extents up to the int32 "bounded": batch, heads, queries, keys; where the f32
+/// "softcap" is not 0, "capped.score", "bounded.capped.score" and so on (ProgramRule::Capped); and
+/// what all capture, "captured.0", …: f32, int32 or bool.
 std::string add_rule_file(const std::filesystem::path& path);
 
 /// The absolute path of the file that a rule was read from; empty for a rule in C++.

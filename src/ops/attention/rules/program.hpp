@@ -131,6 +131,10 @@ class Program {
 
   [[nodiscard]] int results() const { return static_cast<int>(results_.size()); }
   [[nodiscard]] const std::vector<Captured>& tensors() const { return tensors_; }
+  /// True when the only result is the score that was there.
+  [[nodiscard]] bool changes_nothing() const {
+    return code_.empty() && results_.size() == 1 && results_[0] == Register{Level::score, 0};
+  }
   /// True when the second result is the constant 1.
   [[nodiscard]] bool slope_is_one() const;
   /// True for a tensor that scatters add to.

@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "ops/attention/attention.hpp"
 #include "ops/attention/rules/program.hpp"
 #include "tile/engines/engine.hpp"
 #include "tile/vec/vec.hpp"
@@ -25,6 +26,20 @@ struct ProgramRule {
     const Program* slope = nullptr;
   };
   Programs plain{}, masked{};
+  /// Where the rule begins with a softcap: that, and the programs of what follows.
+  struct Capped {
+    float softcap = 0.0F;
+    Programs plain{}, masked{};
+  } capped{};
+
+  /// Leaves the rule's softcap to the call, which has neither one nor ALiBi: the kernels have it
+  /// themselves.
+  void give_softcap(ScoreArgs& args) {
+    if (capped.softcap <= 0.0F || args.softcap > 0.0F || args.alibi_slopes != nullptr) return;
+    args.softcap = capped.softcap;
+    plain = capped.plain;
+    masked = capped.masked;
+  }
 
   static float parameter(int, std::int64_t, std::int64_t) { return 0.0F; }
   /// The slope of both: a score that is hidden has no gradient.
@@ -37,6 +52,7 @@ struct ProgramRule {
   void run(const tile::ScorePart& part, const Entry& entry, const Rows& rows, std::int64_t key,
            bool is_partial) const {
     const Programs& programs = is_partial ? masked : plain;
+    if (programs.score->changes_nothing()) return;
     with_block(part, entry, rows, key,
                [&](const ScoreBlock& block) { programs.score->run(block); });
   }

@@ -74,8 +74,7 @@ bool any(const V& of) {
   } else {
     // GCC would take the lanes out one by one.
     const Reals reals = real_of(of);
-    Vec numbers;
-    std::memcpy(&numbers, &reals, sizeof numbers);
+    const auto numbers = tile::load<Vec>(reinterpret_cast<const float*>(&reals));
     return !Kokkos::Experimental::all_of(numbers == Vec(0.0F));
   }
 }
