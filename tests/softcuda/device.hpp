@@ -64,5 +64,8 @@ void launch(Module*, const std::string& mangled_name, Dim3 grid, Dim3 block,
 
 /// What was executed since the start: launches, and instructions of warps by opcode.
 std::string statistics();
+/// With SOFTCUDA_BANKS, a line for every kernel that used shared memory, and under it the lines of its
+/// PTX whose accesses met bank conflicts; else "".
+std::string bank_conflicts();
 
 }  // namespace softcuda

@@ -111,6 +111,23 @@ inline void race_accesses(Warp& w, const Instruction& i, Mask m, const Addresses
   if (i.e && space != Space::shared) race_global_sync(w);
 }
 
+template <Space space>
+inline void count_accesses(Warp& w, const Instruction& i, Mask m, const Addresses& a,
+                           std::size_t bytes) {
+  if constexpr (space == Space::shared) count_banks(w, i, m, a.at, bytes);
+  if constexpr (space == Space::generic) {
+    if (!w.block->banks) [[likely]]
+      return;
+    std::uint64_t shared[warp_lanes];
+    Mask those = 0;
+    each_lane(m, [&](int l) {
+      shared[l] = a.at[l] - shared_window;
+      if (shared[l] < window_bytes) those |= Mask{1} << l;
+    });
+    if (those) count_banks(w, i, those, shared, bytes);
+  }
+}
+
 /// `Narrow` in memory, `Wide` in the register.
 template <class Narrow, class Wide, Space space, class Address>
 Step load(Warp& w, const Instruction& i, Mask m) {
@@ -127,6 +144,7 @@ Step load(Warp& w, const Instruction& i, Mask m) {
     each_lane(m, [&](int l) { from[l] = resolve<space>(w, l, a.at[l], bytes); });
   }
   race_accesses<space>(w, i, m, a, bytes, Access::read);
+  count_accesses<space>(w, i, m, a, bytes);
   for (std::uint32_t n = 0; n < count; ++n) {
     Wide* d = w.reg<Wide>(list[n]);
     each_lane(m, [&](int l) {
@@ -158,6 +176,7 @@ Step store(Warp& w, const Instruction& i, Mask m) {
       });
   }
   race_accesses<space>(w, i, m, a, bytes, Access::write);
+  count_accesses<space>(w, i, m, a, bytes);
   for (std::uint32_t n = 0; n < count; ++n) {
     const Wide* s = w.reg<Wide>(list[n]);
     each_lane(m, [&](int l) {

@@ -11,6 +11,8 @@ namespace {
 /// cp.async to, from, bytes{, valid}: is only noted. The bytes land when the lane waits for them.
 template <class ToAddress, class FromAddress, bool partial>
 Step copy_async(Warp& w, const Instruction& i, Mask m) {
+  std::uint64_t to[warp_lanes];
+  std::size_t bytes = 0;
   each_lane(m, [&](int l) {
     PendingCopy copy;
     copy.to =
@@ -32,7 +34,10 @@ Step copy_async(Warp& w, const Instruction& i, Mask m) {
     if (copy.from % copy.bytes != 0) fault(w, l, 716, "cp.async from a misaligned address");
     if (copy.valid > 0) global_at(w, l, copy.from, copy.valid);
     w.copies.push_back(copy);
+    to[l] = copy.to;
+    bytes = copy.bytes;
   });
+  count_banks(w, i, m, to, bytes);
   return Step::next;
 }
 Step copy_commit(Warp& w, const Instruction&, Mask m) {

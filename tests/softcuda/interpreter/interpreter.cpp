@@ -408,22 +408,25 @@ struct Launch {
 
   void work(std::mt19937 random) {
     std::vector<std::uint64_t> executed(program.opcodes.size());
+    std::vector<BankCounts> banks(counts_banks() ? program.code.size() : 0);
     try {
-      execute(random, executed);
+      execute(random, executed, banks.empty() ? nullptr : banks.data());
     } catch (...) {
       const std::lock_guard hold(totals().lock);
       if (!failure) failure = std::current_exception();
       next = blocks;
     }
+    note_banks(program, banks);
     const std::lock_guard hold(totals().lock);
     for (std::size_t n = 0; n < executed.size(); ++n) {
       if (executed[n]) totals().by_opcode[program.opcodes[n]] += executed[n];
     }
   }
 
-  void execute(std::mt19937& random, std::vector<std::uint64_t>& executed) {
+  void execute(std::mt19937& random, std::vector<std::uint64_t>& executed, BankCounts* banks) {
     Stage stage(program, grid, shape, dynamic_shared, parameters);
     stage.block.executed = executed.data();
+    stage.block.banks = banks;
     stage.block.parallel = threads > 1;
     for (std::uint64_t n = next++; n < blocks; n = next++) {
       stage.run({static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y),

@@ -140,6 +140,15 @@ enum class Access : std::uint8_t { read, write, atomic, async_write };
 struct Races;
 struct Block;
 
+/// What an instruction asked of the banks of shared memory.
+struct BankCounts {
+  std::uint64_t accesses = 0;    ///< of warps
+  std::uint64_t wavefronts = 0;  ///< that they took
+  std::uint64_t least = 0;       ///< wavefronts without a conflict
+
+  BankCounts& operator+=(const BankCounts&);
+};
+
 struct Warp {
   /// A cp.async.mbarrier.arrive: the lane's first `copies` have to land before.
   struct CopyArrival {
@@ -212,10 +221,11 @@ struct Block {
   std::vector<std::vector<IssuedWgmma>> issued;  ///< by warpgroup
   bool late_wgmma = true;
   std::mt19937* random = nullptr;
-  Races* races = nullptr;   ///< null: no race check
-  bool parallel = false;    ///< other blocks run at the same time
-  std::uint64_t epoch = 0;  ///< grows whenever a waiting warp might find its condition changed
-  Extent cached;            ///< the last allocation that was used
+  Races* races = nullptr;       ///< null: no race check
+  BankCounts* banks = nullptr;  ///< by instruction; null: they are not counted
+  bool parallel = false;        ///< other blocks run at the same time
+  std::uint64_t epoch = 0;      ///< grows whenever a waiting warp might find its condition changed
+  Extent cached;                ///< the last allocation that was used
 };
 
 /// Throws a DeviceFault that names the instruction, and its thread or (lane -1) its warp.
@@ -342,6 +352,19 @@ void race_complete(Block&, std::uint32_t mbarrier);
 void race_wait(Warp&, std::uint32_t mbarrier);
 /// After an atomic or acquire on global memory, the block's accesses to it are ordered.
 void race_global_sync(Warp&);
+
+// Bank conflicts.
+/// SOFTCUDA_BANKS asks for them.
+bool counts_banks();
+void count_banks_slowly(Warp&, const Instruction&, Mask, const std::uint64_t* address,
+                        std::size_t bytes);
+/// An access to shared memory of `bytes` a lane of the mask.
+inline void count_banks(Warp& w, const Instruction& i, Mask m, const std::uint64_t* address,
+                        std::size_t bytes) {
+  if (w.block->banks) [[unlikely]]
+    count_banks_slowly(w, i, m, address, bytes);
+}
+void note_banks(const Program&, const std::vector<BankCounts>& counts);
 
 /// Held during an atomic operation when blocks run at the same time.
 struct AtomicGuard {

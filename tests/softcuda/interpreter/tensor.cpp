@@ -36,10 +36,21 @@ u64 row_address(Warp& w, const Instruction& i, int lane) {
   if (address % 16 != 0) fault(w, lane, 716, "a misaligned row: " + std::to_string(address));
   return address;
 }
+/// Eight lanes are served together, those of a matrix.
+template <class Address>
+void count_rows(Warp& w, const Instruction& i) {
+  if (!w.block->banks) return;
+  u64 rows[warp_lanes]{};
+  const int lanes = static_cast<int>(8 * i.list_size);
+  for (int l = 0; l < lanes; ++l) rows[l] = row_address<Address>(w, i, l);
+  count_banks(w, i, all_lanes >> (warp_lanes - lanes), rows, 16);
+}
+
 template <bool transposed, class Address>
 Step stmatrix(Warp& w, const Instruction& i, Mask m) {
   if (m != w.live) return Step::wait_lanes;
   require_warp(w, m, "stmatrix");
+  count_rows<Address>(w, i);
   const u32* list = w.block->program->lists.data() + i.list;
   for (u32 n = 0; n < i.list_size; ++n) {
     u16 matrix[8][8];
@@ -64,6 +75,7 @@ template <bool transposed, class Address>
 Step ldmatrix(Warp& w, const Instruction& i, Mask m) {
   if (m != w.live) return Step::wait_lanes;
   require_warp(w, m, "ldmatrix");
+  count_rows<Address>(w, i);
   const u32* list = w.block->program->lists.data() + i.list;
   u16 matrix[4][8][8];
   for (u32 n = 0; n < i.list_size; ++n)

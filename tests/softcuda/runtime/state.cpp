@@ -51,10 +51,8 @@ void unload() {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (s.unloaded) return;
-  if (s.stats) {
-    const std::string out = statistics_and_leaks();
-    std::fwrite(out.data(), 1, out.size(), stderr);
-  }
+  const std::string out = bank_conflicts() + (s.stats ? statistics_and_leaks() : "");
+  std::fwrite(out.data(), 1, out.size(), stderr);
   s.unloaded = true;
 }
 

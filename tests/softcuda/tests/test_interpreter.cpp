@@ -281,5 +281,38 @@ TEST_P(ScalarForms, GiveTheBitsOfTheIsa) {
 
 INSTANTIATE_TEST_SUITE_P(Interpreter, ScalarForms, ::testing::ValuesIn(cases));
 
+// Every lane reads `bytes` of shared memory at its number times `stride`, its number divided by `share` before.
+std::string wavefronts(const std::string& name, const std::string& load, int stride, int share) {
+  const std::string source = ptx_header + ".visible .entry " + name + R"(()
+{
+.reg .b32 %r<8>; .reg .f32 %f<4>;
+.shared .align 16 .b8 memory[8192];
+mov.u32 %r1, %tid.x; div.u32 %r2, %r1, )" +
+                             std::to_string(share) + R"(; mov.u32 %r3, memory;
+mad.lo.u32 %r4, %r2, )" + std::to_string(stride) +
+                             ", %r3;\n" + load + " ret;\n}";
+  setenv("SOFTCUDA_BANKS", "1", 1);
+  launch(load_module(source), name, {1, 1, 1}, {32, 1, 1}, 0, Arguments().bytes);
+  unsetenv("SOFTCUDA_BANKS");
+  const std::string all = bank_conflicts();
+  const std::size_t begin = all.find(": " + name + ": ") + name.size() + 4;
+  return all.substr(begin, all.find('\n', begin) - begin);
+}
+
+TEST(BankConflicts, AreTheWordsOfABank) {
+  const char* const one = "ld.shared.f32 %f1, [%r4];";
+  const char* const four = "ld.shared.v4.f32 {%f0, %f1, %f2, %f3}, [%r4];";
+  EXPECT_EQ(wavefronts("neighbours", one, 4, 1), "1 accesses, 1 wavefronts, at least 1");
+  EXPECT_EQ(wavefronts("every_second", one, 8, 1), "1 accesses, 2 wavefronts, at least 1");
+  EXPECT_EQ(wavefronts("odd", one, 36, 1), "1 accesses, 1 wavefronts, at least 1");
+  EXPECT_EQ(wavefronts("one_bank", one, 128, 1), "1 accesses, 32 wavefronts, at least 1");
+  EXPECT_EQ(wavefronts("one_word", one, 128, 32), "1 accesses, 1 wavefronts, at least 1");
+  EXPECT_EQ(wavefronts("pairs", one, 128, 2), "1 accesses, 16 wavefronts, at least 1");
+  EXPECT_EQ(wavefronts("quarters", four, 16, 1), "1 accesses, 4 wavefronts, at least 4");
+  EXPECT_EQ(wavefronts("rows", four, 128, 1), "1 accesses, 32 wavefronts, at least 4");
+  EXPECT_EQ(wavefronts("stored", "st.shared.u32 [%r4], %r1;", 8, 1),
+            "1 accesses, 2 wavefronts, at least 1");
+}
+
 }  // namespace
 }  // namespace softcuda
