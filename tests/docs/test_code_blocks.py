@@ -64,7 +64,17 @@ def measured(tmp_path_factory) -> Path:
     return path
 
 
-def prepare(folder: Path, page: str, measured: Path):
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory) -> Path:
+    """A folder with the kernels of the reader."""
+    folder = tmp_path_factory.mktemp("kernels")
+    for name, source in (("mine", "candidate/attention"), ("swiglu", "referee/swiglu")):
+        command = ["cc", "-O2", "-fopenmp", "-shared", "-fPIC", f"-I{ROOT}/src/candidate", f"{ROOT}/examples/{source}.c"]
+        subprocess.run([*command, "-o", str(folder / f"{name}.so"), "-lm"], check=True)
+    return folder
+
+
+def prepare(folder: Path, page: str, measured: Path, kernels: Path):
     """Puts into a folder what pages name: programs, inputs, models, and outside of lessons results."""
     for name in ("experiments", "examples"):
         (folder / name).symlink_to(ROOT / name)
@@ -78,9 +88,8 @@ def prepare(folder: Path, page: str, measured: Path):
         file["tokens"] = numpy.arange(4096, dtype=numpy.int32) % 64
     shutil.copyfile(ROOT / "experiments/smoke/sweep.toml", folder / "sweep.toml")
     (folder / "build").mkdir()
-    for name, source in (("mine", "candidate/attention"), ("swiglu", "referee/swiglu")):  # kernels of the reader
-        command = ["cc", "-O2", "-fopenmp", "-shared", "-fPIC", f"-I{ROOT}/src/candidate", f"{ROOT}/examples/{source}.c"]
-        subprocess.run([*command, "-o", str(folder / f"{name}.so"), "-lm"], check=True)
+    for kernel in kernels.iterdir():
+        shutil.copyfile(kernel, folder / kernel.name)
     task = json.loads((ROOT / "examples/referee/task.json").read_text())
     (folder / "task.json").write_text(json.dumps(task | {"axes": {"tokens": 3, "intermediate": 8}, "limits": {}}))
     if not page.startswith(LESSONS):
@@ -106,10 +115,10 @@ def test_pages_that_others_run_are_theirs():
 
 
 @pytest.mark.parametrize("page", pages_with("console", "bash"))
-def test_commands_run(page, tmp_path, measured, monkeypatch):
+def test_commands_run(page, tmp_path, measured, kernels, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    prepare(tmp_path, page, measured)
+    prepare(tmp_path, page, measured, kernels)
     for block in of("toml"):
         if block.page == page and block.file:
             (tmp_path / block.file).write_text(block.text)

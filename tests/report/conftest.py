@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # The tree's own package, whatever version is installed beside it.
@@ -16,6 +17,7 @@ def pytest_configure(config):
     """Matplotlib's own quarrel with newer pyparsing is not ours to report."""
     for module in ("matplotlib", "pyparsing"):
         config.addinivalue_line("filterwarnings", f"ignore::DeprecationWarning:{module}.*")
+    config.addinivalue_line("markers", "rendered: reads the bytes of figures")
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +46,8 @@ def patient(monkeypatch):
     monkeypatch.setattr("katt_report.commands.report.PATIENCE_S", float("inf"))
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Figures are made but not rendered: for tests of which ones there are, and of the page's text
-    and place."""
-    monkeypatch.setattr("katt_report.pages.output.render", lambda figure, formats: (b"<svg/>",) * len(formats))
+@pytest.fixture(autouse=True)
+def unrendered(request, monkeypatch):
+    """Figures are made but not rendered, which takes most of a report's time, unless a test is marked `rendered`."""
+    if request.node.get_closest_marker("rendered") is None:
+        monkeypatch.setattr(Figure, "savefig", lambda _figure, file, **_options: file.write(b"<svg/>"))

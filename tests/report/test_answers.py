@@ -21,6 +21,8 @@ from katt_report.pages.page import report
 from test_logs import log
 from test_report import EXPECTED
 
+pytestmark = pytest.mark.rendered
+
 
 @pytest.fixture
 def small(tmp_path):

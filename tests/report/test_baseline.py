@@ -59,7 +59,7 @@ def test_ratios_are_those_of_the_rounds(path):
     assert with_baseline(again, "naive").points["speedup"][own] == pytest.approx(results.points["speedup"][own], rel=1e-9)
 
 
-def test_the_page_is_against_the_baseline(path, quick):
+def test_the_page_is_against_the_baseline(path):
     results = with_baseline(load(path), "torch_flash")
     (group,) = groups(results)
     names = [plot.name for plot in draw_all(group)]
@@ -75,7 +75,7 @@ def test_the_page_is_against_the_baseline(path, quick):
     assert "over torch_flash (95 %)" in page and "Katt over it" not in page
 
 
-def test_the_answer_is_against_naive_and_the_best_peer(path, quick):
+def test_the_answer_is_against_naive_and_the_best_peer(path):
     results = load(path)
     (group,) = groups(results)
     first = headline(results)[0][1][0]
@@ -202,6 +202,7 @@ def test_the_table_on_the_terminal(path, tmp_path, capsys, monkeypatch):
     assert (status, out) == (2, "") and "--table" in err
 
 
+@pytest.mark.rendered
 def test_the_formats(files, tmp_path, capsys):
     status, _, err = run(capsys, files["tiling"], "-o", tmp_path / "out", "--formats", "pdf", "--only", "variant=naive", "-q")
     assert (status, err) == (0, "")
@@ -212,14 +213,14 @@ def test_the_formats(files, tmp_path, capsys):
     assert (status, out) == (2, "") and "svq, did you mean svg?" in err and err.count("\n") == 1
 
 
-def test_progress(quick, files, tmp_path, capsys, monkeypatch):
+def test_progress(files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("katt_report.commands.report.PATIENCE_S", 0.0)
     status, _, err = run(capsys, files["tiling"], "-o", tmp_path)
     assert status == 0
     assert err.splitlines() == [f"katt-report: figure {n} of 4" for n in range(1, 5)]
 
 
-def test_several_groups_have_a_sentence_for_all(files, quick):
+def test_several_groups_have_a_sentence_for_all(files):
     results = load(files["seqlen"], files["rmsnorm"])
     page = report(results)["report.html"].decode()
     assert "as fast as naive in 2 groups" in page

@@ -180,7 +180,7 @@ def test_the_readme_of_results_has_the_tables(path, rules, tmp_path, repository)
     assert main(["readme", str(folder)]) == 2
 
 
-def test_a_report_shows_widened_intervals(path, tmp_path, quick, capsys):
+def test_a_report_shows_widened_intervals(path, tmp_path, capsys):
     file = synthetic.write(tmp_path / "one.h5", repeats(runs=1, seed=7))
     plain, terms = load(file), calibrate_terms(runs_isolated(path))
     wide = with_between_runs(plain, terms)

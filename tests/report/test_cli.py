@@ -32,7 +32,7 @@ def test_lies_beside_the_program():
     assert done.stderr.startswith("katt-report: none.h5: ")
 
 
-def test_report(quick, files, tmp_path, capsys):
+def test_report(files, tmp_path, capsys):
     status, out, err = run(capsys, files["seqlen"], "-o", tmp_path / "deep" / "er" / "report")
     assert (status, err) == (0, "")
     assert "flash is " in out
@@ -41,7 +41,7 @@ def test_report(quick, files, tmp_path, capsys):
     assert os.listdir(tmp_path / "deep/er") == ["report"]
 
 
-def test_an_existing_folder_keeps_its_other_files(quick, files, tmp_path, capsys):
+def test_an_existing_folder_keeps_its_other_files(files, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "report.html").write_text("old")
     assert run(capsys, files["rmsnorm"], "-o", tmp_path)[0] == 0
@@ -65,7 +65,7 @@ def test_bad_files(tmp_path, capsys, how):
 
 
 @pytest.mark.parametrize("where", ["file", "below a file", "below nothing writable"])
-def test_a_folder_that_cannot_be_written(quick, files, tmp_path, capsys, where):
+def test_a_folder_that_cannot_be_written(files, tmp_path, capsys, where):
     (tmp_path / "file").write_text("in the way")
     target = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "out",
               "below nothing writable": "/proc/nowhere/out"}[where]  # fmt: skip
@@ -103,7 +103,7 @@ def test_what_was_meant(capsys, arguments, meant):
     assert f"did you mean {meant}?" in err and err.count("\n") == 1
 
 
-def test_without_a_folder(quick, files, tmp_path, capsys, monkeypatch):
+def test_without_a_folder(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(capsys, files["rmsnorm"])
     assert (status, err) == (0, "")
@@ -228,7 +228,7 @@ def test_as_a_program(files, repository):
     assert done.stdout.splitlines()[-1].startswith("no regression: 24 rows compared")
 
 
-def test_quiet_leaves_results_and_verbose_tells_the_files(quick, files, tmp_path, capsys):
+def test_quiet_leaves_results_and_verbose_tells_the_files(files, tmp_path, capsys):
     usual = run(capsys, files["rmsnorm"], "-o", tmp_path / "out")
     results = usual[1].removesuffix(f"report: {tmp_path}/out/report.html\n")
     assert results != usual[1]

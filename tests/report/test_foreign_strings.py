@@ -6,9 +6,12 @@ from xml.etree import ElementTree
 
 import h5py
 import numpy as np
+import pytest
 import synthetic
 from katt_report import cli, load
 from katt_report.text import power_text, printable
+
+pytestmark = pytest.mark.rendered
 
 # A formula that is none, markup, what ends a comment, an underscore that legends leave out, backslashes, controls, a
 # change of direction, what fonts lack, what XML cannot hold, and bytes that are not UTF-8.

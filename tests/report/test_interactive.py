@@ -13,7 +13,7 @@ CLICK = "const head = (n) => document.querySelectorAll('th')[n].querySelector('b
 COLUMN = "const column = (n) => Array.from(document.querySelector('tbody').rows, (row) => row.cells[n].textContent);"
 
 
-def test_the_page_is_whole_without_scripts(files, quick):
+def test_the_page_is_whole_without_scripts(files):
     text = report(load(files["tiling"]))["report.html"].decode()
     bare = re.sub("<script.*?</script>", "", text, flags=re.DOTALL)
     for control in ("<button", "<input", 'class="tools"'):
@@ -94,7 +94,7 @@ def test_keys_sort_and_small_tables_have_no_filter(tmp_path):
     assert found == [1, True, ["a", "b9", "b10"], 0]
 
 
-def test_rows_that_follow_others_stay_where_they_are(files, tmp_path, quick):
+def test_rows_that_follow_others_stay_where_they_are(files, tmp_path):
     """The parts of a profile say which row they belong to by their place."""
     rows = [["phase", ""], *(["", name] for name in "abcdefgh")]
     dom = shown(page("t", "u", table([("phase", ""), ("operator", "")], rows, nested=True)), tmp_path)
@@ -102,6 +102,6 @@ def test_rows_that_follow_others_stay_where_they_are(files, tmp_path, quick):
     assert '<table class="nested">' in report(load(files["block"]))["report.html"].decode()
 
 
-def test_the_tables_of_a_report(files, tmp_path, quick):
+def test_the_tables_of_a_report(files, tmp_path):
     dom = shown(report(load(files["tiling"]))["report.html"].decode(), tmp_path)
     assert "<output>32 rows</output>" in dom  # two more are folded

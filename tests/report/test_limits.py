@@ -45,7 +45,7 @@ def test_other_threads_and_runs_contradict_nothing():
     assert math.isnan(checked([one, two])[0].value)
 
 
-def test_a_disturbed_ceiling_is_a_dash(tmp_path, quick):
+def test_a_disturbed_ceiling_is_a_dash(tmp_path):
     file = synthetic.attention_seqlen(sizes=(512, 1024, 2048), dtypes=("bf16",))
     slow = {"read_l1": 20e9, "amx_bf16": 100e9}
     file.ceilings["run-0001"] = [(name, slow.get(name, value), *rest) for name, value, *rest in synthetic.CEILINGS]

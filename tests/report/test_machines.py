@@ -52,7 +52,7 @@ def test_machines_that_share_no_row(tmp_path):
     assert len(groups(results)) == 2, "no curve over points of two machines"
 
 
-def test_the_page_has_the_section_where_there_are_several(tmp_path, quick):
+def test_the_page_has_the_section_where_there_are_several(tmp_path):
     page = report(load(synthetic.write(tmp_path / "r.h5", two_machines(2.0))))["report.html"].decode()
     assert 'id="machines"' in page and 'href="#machines"' in page
 

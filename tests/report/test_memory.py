@@ -44,7 +44,7 @@ def test_a_file_without_the_columns_is_read(tmp_path):
         assert compare(*map(load, sides), allow_lost=True).verdict.startswith("no regression")
 
 
-def test_a_peer_is_drawn_where_its_memory_is_known(tmp_path, quick):
+def test_a_peer_is_drawn_where_its_memory_is_known(tmp_path):
     unknown = {"workspace_bytes": math.nan, "total_bytes": math.nan}
     file = with_a_peer(with_a_peer(a_sweep()), **unknown)  # known, and the same rows again without: the last count
     known = load(synthetic.write(tmp_path / "known.h5", with_a_peer(a_sweep())))
@@ -56,7 +56,7 @@ def test_a_peer_is_drawn_where_its_memory_is_known(tmp_path, quick):
     assert row.count(">–<") == 2, "workspace and total"
 
 
-def test_both_parts_are_shown_where_there_are_two(tmp_path, quick):
+def test_both_parts_are_shown_where_there_are_two(tmp_path):
     file = a_sweep(sizes=(512, 1024, 2048))
     on_host = report(load(synthetic.write(tmp_path / "h.h5", synthetic.measured_by_space(file))))["report.html"].decode()
     assert " host +" not in on_host
@@ -65,7 +65,7 @@ def test_both_parts_are_shown_where_there_are_two(tmp_path, quick):
     assert on_both.count(" host +") == len(file.rows)
 
 
-def test_a_workspace_that_does_not_grow_has_no_exponent(tmp_path, quick):
+def test_a_workspace_that_does_not_grow_has_no_exponent(tmp_path):
     file = a_sweep()
     for line in file.rows:
         line["workspace_bytes"] = 0 if line["variant"] == "flash" else 4096

@@ -1,4 +1,4 @@
-"""Published files are compressed and hold the same: types, values, attributes, extents."""
+"""Published files are compressed and hold the same: types, values, attributes, extents. They name no folder."""
 
 import h5py
 import numpy as np
@@ -47,3 +47,19 @@ def test_a_file_that_gains_nothing_is_left_as_it_is(tmp_path):
     before = path.read_bytes()
     pack(path)
     assert path.read_bytes() == before
+
+
+def test_commands_name_no_folder(tmp_path):
+    path = tmp_path / "sweep.h5"
+    with h5py.File(path, "w") as file:
+        file.create_group("runs/run-0001").attrs["command"] = (
+            "katt sweep experiments/flex/forward.toml -o /home/me/build/out.h5 --score-rule-file /tmp/a/b.st,/tmp/a/c.st --seq 64"
+        )
+        file.create_group("runs/run-0002").attrs["commit"] = "9f1c2ab"
+    pack(path)
+    with h5py.File(path) as file:
+        assert file["runs/run-0001"].attrs["command"] == (
+            "katt sweep experiments/flex/forward.toml -o out.h5 --score-rule-file b.st,c.st --seq 64"
+        )
+        assert dict(file["runs/run-0002"].attrs) == {"commit": "9f1c2ab"}
+    assert b"/home" not in path.read_bytes()

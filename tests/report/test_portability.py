@@ -141,6 +141,7 @@ def test_report(tmp_path, capsys):
     assert "There is no navigation chart" in page
 
 
+@pytest.mark.rendered
 def test_figure_for_a_readme(tmp_path, capsys):
     cases = [({}, {"flash": (2.0, 0.5)})]
     for name, machine in (("a", ZEN4), ("b", AMX)):

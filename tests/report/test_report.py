@@ -57,6 +57,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.rendered
 @pytest.mark.parametrize("name", EXPECTED)
 def test_page_and_figures(files, name):
     made = report(load(files[name]))
@@ -145,7 +146,7 @@ def test_headline_does_not_flatter(tmp_path, speedup, text):
     assert text in headline(load(synthetic.write(tmp_path / "r.h5", file)))[0][1][0]
 
 
-def test_refused_and_failed_rows_are_visible(files, quick):
+def test_refused_and_failed_rows_are_visible(files):
     page = page_of(load(files["tiling"]))
     assert page.count("– skipped") == 2
     assert page.count("✗ failed") == 1
@@ -185,13 +186,13 @@ def test_labels_that_are_too_many_panels_are_groups_of_their_own(tmp_path):
     assert [group.facets for group in found] == [["head_dim"], ["head_dim"]]
 
 
-def test_every_row_is_in_the_table(files, quick):
+def test_every_row_is_in_the_table(files):
     results = load(files["seqlen"])
     page = page_of(results)
     assert len(re.findall(r'class="status', page)) == len(results.points)
 
 
-def test_the_clock_of_a_gpu_stands_beside_its_rate(tmp_path, quick):
+def test_the_clock_of_a_gpu_stands_beside_its_rate(tmp_path):
     file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
     file.rows[0]["sm_clock_hz"] = 1.23e9
     results = load(synthetic.write(tmp_path / "r.h5", file))
@@ -199,7 +200,7 @@ def test_the_clock_of_a_gpu_stands_beside_its_rate(tmp_path, quick):
     assert page_of(results).count("at 1.23 GHz") == 1
 
 
-def test_provenance_is_complete_and_escaped(tmp_path, quick):
+def test_provenance_is_complete_and_escaped(tmp_path):
     file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
     file.runs["run-0001"] |= {"command": "katt sweep <script>alert(1)</script>", "something_new": 42}
     page = page_of(load(synthetic.write(tmp_path / "r.h5", file)))
@@ -209,7 +210,7 @@ def test_provenance_is_complete_and_escaped(tmp_path, quick):
     assert "<script>alert" not in page
 
 
-def test_cautions(tmp_path, quick):
+def test_cautions(tmp_path):
     file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
     file.runs["run-0001"] |= {"status": "interrupted", "dirty": 1, "build_type": "Debug", "load_average": 3.5}
     page = page_of(load(synthetic.write(tmp_path / "r.h5", file)))
@@ -217,7 +218,7 @@ def test_cautions(tmp_path, quick):
         assert text in page
 
 
-def test_two_runs_in_one_file(tmp_path, quick):
+def test_two_runs_in_one_file(tmp_path):
     file = synthetic.attention_seqlen(sizes=(512, 1024, 2048), dtypes=("f32",))
     for row in file.rows[2:]:
         file.samples["run-0002", row["point"]] = file.samples.pop(("run-0001", row["point"]))
@@ -253,7 +254,7 @@ def test_nothing_ran(tmp_path):
     assert "/runs is missing" in page
 
 
-def test_missing_speedups_and_errors(tmp_path, quick):
+def test_missing_speedups_and_errors(tmp_path):
     file = synthetic.attention_seqlen(sizes=(512, 1024, 2048))
     for row in file.rows:
         row |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi", "max_abs_err", "mean_abs_err"), math.nan)
@@ -279,7 +280,7 @@ def test_labels_with_curves_become_panels(tmp_path):
     assert (group.x, group.facets) == ("seq_q", ["label"])
 
 
-def test_a_tile_grid_beside_curves_is_a_group_of_its_own(tmp_path, quick):
+def test_a_tile_grid_beside_curves_is_a_group_of_its_own(tmp_path):
     file = synthetic.attention_seqlen(sizes=(256, 512, 1024, 2048), dtypes=("f32",), label="sequence length")
     file.rows += [row | {"label": "tiles", "point": row["point"] + "t"} for row in synthetic.attention_tiling().rows]
     results = load(synthetic.write(tmp_path / "r.h5", file))
@@ -312,7 +313,7 @@ def test_what_auto_stands_for_is_no_axis(tmp_path):
     assert "tiles" not in [plot.name for plot in draw_all(group)]
 
 
-def test_many_axes(tmp_path, quick):
+def test_many_axes(tmp_path):
     file = synthetic.File(runs={"run-0001": synthetic.run_attributes()}, ceilings={"run-0001": synthetic.CEILINGS})
     for causal in (0, 1):
         for head_dim in (64, 128):
@@ -327,7 +328,7 @@ def test_many_axes(tmp_path, quick):
     assert "throughput.svg" in made
 
 
-def test_operators_and_passes_have_their_own_figures(files, tmp_path, quick):
+def test_operators_and_passes_have_their_own_figures(files, tmp_path):
     file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
     file.rows += [row | {"pass": "backward", "point": row["point"] + "b"} for row in file.rows]
     made = report(load(synthetic.write(tmp_path / "r.h5", file), files["rmsnorm"]))
@@ -336,7 +337,7 @@ def test_operators_and_passes_have_their_own_figures(files, tmp_path, quick):
     )
 
 
-def test_the_same_points_in_two_files_are_kept_apart(tmp_path, quick):
+def test_the_same_points_in_two_files_are_kept_apart(tmp_path):
     paths = [synthetic.write(tmp_path / f"{n}.h5", synthetic.attention_seqlen(n, dtypes=("f32",))) for n in range(2)]
     results = load(*paths)
     assert [group.title for group in groups(results)] == [f"attention forward on openmp, {n}.h5" for n in range(2)]

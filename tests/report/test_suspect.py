@@ -58,7 +58,7 @@ def test_no_figure_draws_it(results):
     assert figures.errors(group) is not None
 
 
-def test_the_page_warns_and_lists_it(results, quick):
+def test_the_page_warns_and_lists_it(results):
     page = report(results)["report.html"].decode()
     assert page.index('<div class="suspect">') < page.index('class="answer"') < page.index("‼ suspect")
     assert page.index("‼ suspect") < page.index("✓ ok")
@@ -66,14 +66,14 @@ def test_the_page_warns_and_lists_it(results, quick):
     assert "✗ failed" not in page and 'class="failed"' not in page
 
 
-def test_a_page_of_several_groups_counts_them(tmp_path, quick):
+def test_a_page_of_several_groups_counts_them(tmp_path):
     file = doubted()
     file.rows += [row | {"pass": "backward", "status": "ok", "reason": "", "point": row["point"] + "b"} for row in file.rows]
     page = report(load(synthetic.write(tmp_path / "r.h5", file)))["report.html"].decode()
     assert '<th class="n" scope="col">failed</th><th class="n" scope="col">suspect</th>' in page
 
 
-def test_the_terminal_says_so(tmp_path, quick, capsys):
+def test_the_terminal_says_so(tmp_path, capsys):
     path = synthetic.write(tmp_path / "r.h5", doubted())
     status, out, err = run(capsys, path, "-o", tmp_path / "report")
     assert (status, err) == (0, "") and out.startswith("suspect:\n  1 of 8 rows SUSPECT")
