@@ -1,16 +1,20 @@
-"""Published HDF5 files are small: a table of texts of fixed width is a tenth of its bytes when it is compressed."""
+"""Published HDF5 files are small, since a table of texts of fixed width is a tenth of its bytes when it is compressed,
+and name no folder of the machine."""
 
 import os
+import re
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 _LEAST_BYTES = 4096  # below this a chunk's own index costs what it saves
+_FOLDERS = re.compile(r"(?<![^\s,=])/(?:[^\s,/]+/)+")  # of an absolute path in a command
 
 
 def pack(path: Path) -> None:
-    """Replaces an HDF5 file by one of the same groups, types, values and attributes, with large datasets deflated.
+    """Replaces an HDF5 file by one of the same groups, types, values and attributes, with large datasets deflated, and
+    with the names of files in its runs' commands in place of absolute paths.
 
     A sweep does not write this form itself: each row that it adds would leave the chunk's old form behind as a hole.
     """
@@ -18,7 +22,8 @@ def pack(path: Path) -> None:
     try:
         with h5py.File(path) as source, h5py.File(packed, "w", libver=("v108", "v110")) as target:
             _copy_group(source, target)
-        if packed.stat().st_size < path.stat().st_size:
+            names_folders = any(_FOLDERS.search(run.attrs.get("command", "")) for run in source.get("runs", {}).values())
+        if names_folders or packed.stat().st_size < path.stat().st_size:
             packed.chmod(path.stat().st_mode)
             os.replace(packed, path)
     finally:
@@ -38,6 +43,7 @@ def _copy_group(source: h5py.Group, target: h5py.Group) -> None:
 
 def _copy_attributes(source: h5py.HLObject, target: h5py.HLObject) -> None:
     for name, value in source.attrs.items():
+        value = _FOLDERS.sub("", value) if name == "command" else value
         target.attrs.create(name, value, dtype=source.attrs.get_id(name).dtype)
 
 

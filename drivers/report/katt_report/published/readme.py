@@ -99,7 +99,7 @@ def _question(experiment: Path) -> str:
 
 def _file_line(path: Path) -> str:
     source = open_source(path)
-    command = re.sub(r" (-o|--peer-program) \S+| --(overwrite|resume)", "", source.about.get("command", ""))
+    command = re.sub(r" (-o|--peer-program|--score-rule-file) \S+| --(overwrite|resume)", "", source.about.get("command", ""))
     return f"- [{path.name}]({path.name}): {about(source)}" + (f"; `{command}`" if command else "")
 
 
