@@ -22,12 +22,19 @@ def pack(path: Path) -> None:
     try:
         with h5py.File(path) as source, h5py.File(packed, "w", libver=("v108", "v110")) as target:
             _copy_group(source, target)
-            names_folders = any(_FOLDERS.search(run.attrs.get("command", "")) for run in source.get("runs", {}).values())
+            commands = [run.attrs.get("command", "") for run in source.get("runs", {}).values()]
+            names_folders = any(command != _without_folders(command) for command in commands)
         if names_folders or packed.stat().st_size < path.stat().st_size:
             packed.chmod(path.stat().st_mode)
             os.replace(packed, path)
     finally:
         packed.unlink(missing_ok=True)
+
+
+def _without_folders(command: str | bytes) -> str | bytes:
+    if isinstance(command, bytes):  # a text of fixed width
+        return _FOLDERS.sub("", command.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    return _FOLDERS.sub("", command)
 
 
 def _copy_group(source: h5py.Group, target: h5py.Group) -> None:
@@ -43,7 +50,7 @@ def _copy_group(source: h5py.Group, target: h5py.Group) -> None:
 
 def _copy_attributes(source: h5py.HLObject, target: h5py.HLObject) -> None:
     for name, value in source.attrs.items():
-        value = _FOLDERS.sub("", value) if name == "command" else value
+        value = _without_folders(value) if name == "command" else value
         target.attrs.create(name, value, dtype=source.attrs.get_id(name).dtype)
 
 
