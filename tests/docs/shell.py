@@ -31,7 +31,7 @@ ELSEWHERE = {
     "python3": "fetches packages; scripts/peers does the same",
     "ncu": "needs a GPU and NVIDIA's profiler",
     "nsys": "needs a GPU and NVIDIA's profiler",
-    "cc": "compiles the kernels that prepare() of test_code_blocks.py compiles, too",
+    "cc": "compiles the kernels that the fixture of test_code_blocks.py compiles, too",
     "cd": "the commands run in one folder",
     "mine": "the program of the reader; tests/structure/install_and_consume builds and runs one",
     "test_ops_OP": "a pattern of names of tests, which scripts/test runs",

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -54,11 +53,6 @@ BankCounts& BankCounts::operator+=(const BankCounts& other) {
   return *this;
 }
 
-bool counts_banks() {
-  const char* asked = std::getenv("SOFTCUDA_BANKS");
-  return asked != nullptr && *asked != '\0' && *asked != '0';
-}
-
 void count_banks_slowly(Warp& w, const Instruction& i, Mask m, const std::uint64_t* address,
                         std::size_t bytes) {
   BankCounts& counts = w.block->banks[&i - w.block->program->code.data()];
@@ -72,6 +66,7 @@ void count_banks_slowly(Warp& w, const Instruction& i, Mask m, const std::uint64
 }
 
 void note_banks(const Program& program, const std::vector<BankCounts>& counts) {
+  if (counts.empty()) return;
   const std::lock_guard hold(totals().lock);
   auto& lines = totals().kernels[program.name];
   for (std::size_t n = 0; n < counts.size(); ++n) {

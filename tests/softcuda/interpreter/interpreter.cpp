@@ -389,8 +389,7 @@ std::shared_ptr<Program> program_of(Module* m, const std::string& name, Dim3 sha
 
 /// How many threads of the host execute the blocks. The race check needs one.
 std::uint64_t host_threads(std::uint64_t blocks) {
-  const char* races = std::getenv("SOFTCUDA_RACECHECK");
-  if (races && *races && *races != '0') return 1;
+  if (is_set("SOFTCUDA_RACECHECK")) return 1;
   const char* text = std::getenv("SOFTCUDA_THREADS");
   const std::uint64_t wanted = text ? std::strtoull(text, nullptr, 10) : 1;
   return std::clamp<std::uint64_t>(wanted, 1, std::min<std::uint64_t>(blocks, 256));
@@ -408,7 +407,7 @@ struct Launch {
 
   void work(std::mt19937 random) {
     std::vector<std::uint64_t> executed(program.opcodes.size());
-    std::vector<BankCounts> banks(counts_banks() ? program.code.size() : 0);
+    std::vector<BankCounts> banks(is_set("SOFTCUDA_BANKS") ? program.code.size() : 0);
     try {
       execute(random, executed, banks.empty() ? nullptr : banks.data());
     } catch (...) {

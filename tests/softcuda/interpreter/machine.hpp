@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -353,9 +354,13 @@ void race_wait(Warp&, std::uint32_t mbarrier);
 /// After an atomic or acquire on global memory, the block's accesses to it are ordered.
 void race_global_sync(Warp&);
 
+/// Whether a variable of the environment holds something other than 0.
+inline bool is_set(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr && *text != '\0' && *text != '0';
+}
+
 // Bank conflicts.
-/// SOFTCUDA_BANKS asks for them.
-bool counts_banks();
 void count_banks_slowly(Warp&, const Instruction&, Mask, const std::uint64_t* address,
                         std::size_t bytes);
 /// An access to shared memory of `bytes` a lane of the mask.

@@ -281,7 +281,7 @@ TEST_P(ScalarForms, GiveTheBitsOfTheIsa) {
 
 INSTANTIATE_TEST_SUITE_P(Interpreter, ScalarForms, ::testing::ValuesIn(cases));
 
-// Every lane reads `bytes` of shared memory at its number times `stride`, its number divided by `share` before.
+// What an access to shared memory takes where lane n is at n / share · stride.
 std::string wavefronts(const std::string& name, const std::string& load, int stride, int share) {
   const std::string source = ptx_header + ".visible .entry " + name + R"(()
 {
