@@ -9,7 +9,8 @@ function(katt_target_defaults target)
     ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
                       $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
   # nvcc 13 takes the assignment of a [[nodiscard]] result for a loss of it where a lambda does it,
-  # and writes parentheses around a pointer to a member that g++ then warns of. It does not know g++'s own pragmas (1675).
+  # and writes parentheses around a pointer to a member that g++ then warns of. It does not know
+  # g++'s pragmas (1675).
   target_compile_options(
     ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=2810,1675;-Xcompiler=-Wno-parentheses>)
   # GCC 12 warns about its own AVX-512 intrinsics and strings (GCC bugs 105593 and 105651, mended

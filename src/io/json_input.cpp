@@ -40,7 +40,9 @@ nlohmann::json parse_json(const std::string& name, std::string_view text, int ma
   try {
     return nlohmann::json::parse(text.begin(), text.end(), watch);
   } catch (const nlohmann::json::exception& error) {
-    refuse("is not valid JSON: " + printable(error.what()));
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: …"
+    const std::string what = error.what();
+    refuse("is not valid JSON: " + printable(what.substr(what.find("] ") + 2)));
   }
   return {};
 }

@@ -210,6 +210,19 @@ inline std::vector<std::pair<Shape, MaskCase>> with_masks(const std::vector<Shap
   return all;
 }
 
+/// The same for kernels whose instructions are emulated one by one: each shape with a third of the masks, with all of
+/// them in all_cases().
+inline std::vector<std::pair<Shape, MaskCase>> with_some_masks(
+    const std::vector<Shape>& of_shapes) {
+  std::vector<std::pair<Shape, MaskCase>> some;
+  for (std::size_t j = 0; j < of_shapes.size(); ++j) {
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+      if (test::all_cases() || (i + j) % 3 == 0) some.emplace_back(of_shapes[j], masks[i]);
+    }
+  }
+  return some;
+}
+
 /// The largest scores that property tests draw: in 16 bits, where they are stored in the dtype by
 /// an unfused implementation, a rounding is a quarter.
 inline double largest_score(Dtype dtype) { return dtype == Dtype::f32 ? 300.0 : 80.0; }
