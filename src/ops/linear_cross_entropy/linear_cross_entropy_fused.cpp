@@ -18,7 +18,7 @@ namespace {
 /// Memory of a block of logits: on a host so small that caches keep it until it is read again. It has at least
 /// least_columns all the same, so that its products stay matrix products.
 template <class Exec>
-constexpr std::int64_t block_bytes = std::int64_t{is_host_v<Exec> ? 4 : 16} << 20;
+constexpr std::int64_t block_bytes = std::int64_t{is_host_v<Exec> ? 8 : 16} << 20;
 constexpr std::int64_t least_columns = 512;
 constexpr std::int64_t most_columns = 8192;
 
