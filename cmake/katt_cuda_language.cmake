@@ -39,14 +39,14 @@ endfunction()
 
 # nvcc takes 18 s for the first line of a source that reaches Kokkos (cudafe++, cicc and the host compiler read it one
 # after the other). Sources of one target are therefore joined: twelve where g++ joins them, too
-# (katt_join_sources), else three, no two of an operator's, or of another folder, in one file: they
-# share a namespace, and what is local to a source must not meet its like.
+# (katt_join_sources), else six, no two of a folder in one file: they share a namespace, and what is
+# local to a source must not meet its like.
 function(katt_join_cuda_sources target)
   get_target_property(any ${target} UNITY_BUILD)
   if(any)
     set(joined_at_most 12)
   else()
-    set(joined_at_most 3)
+    set(joined_at_most 6)
   endif()
   set(folders "")
   set(batches 0)
@@ -56,7 +56,7 @@ function(katt_join_cuda_sources target)
     elseif(source MATCHES "/tests/ops/test_([a-z]+)") # test_attention_decode.cpp: attention
       set(folder tests_of_${CMAKE_MATCH_1})
     else()
-      string(REGEX REPLACE "(.*/src/ops/[^/]+|.*)/.*" "\\1" folder ${source})
+      cmake_path(GET source PARENT_PATH folder)
     endif()
     if(NOT folder IN_LIST folders)
       list(APPEND folders ${folder})
