@@ -199,28 +199,32 @@ inline const std::vector<MaskCase> masks{
      }},
 };
 
-/// Every shape with every mask; on an emulated device every mask with one shape, and every shape.
-inline std::vector<std::pair<Shape, MaskCase>> with_masks(const std::vector<Shape>& of_shapes) {
-  std::vector<std::pair<Shape, MaskCase>> all;
+/// The pairs of one of these shapes, the j-th, and the i-th mask for which tried(i, j) is true.
+template <class F>
+std::vector<std::pair<Shape, MaskCase>> shapes_and_masks(const std::vector<Shape>& of_shapes,
+                                                         const F& tried) {
+  std::vector<std::pair<Shape, MaskCase>> made;
   for (std::size_t j = 0; j < of_shapes.size(); ++j) {
     for (std::size_t i = 0; i < masks.size(); ++i) {
-      if (test::is_tried(i, j, of_shapes.size())) all.emplace_back(of_shapes[j], masks[i]);
+      if (tried(i, j)) made.emplace_back(of_shapes[j], masks[i]);
     }
   }
-  return all;
+  return made;
+}
+
+/// Every shape with every mask; on an emulated device every mask with one shape, and every shape.
+inline auto with_masks(const std::vector<Shape>& of_shapes) {
+  return shapes_and_masks(of_shapes, [&](std::size_t i, std::size_t j) {
+    return test::is_tried(i, j, of_shapes.size());
+  });
 }
 
 /// The same for kernels whose instructions are emulated one by one: each shape with a third of the masks, with all of
 /// them in all_cases().
-inline std::vector<std::pair<Shape, MaskCase>> with_some_masks(
-    const std::vector<Shape>& of_shapes) {
-  std::vector<std::pair<Shape, MaskCase>> some;
-  for (std::size_t j = 0; j < of_shapes.size(); ++j) {
-    for (std::size_t i = 0; i < masks.size(); ++i) {
-      if (test::all_cases() || (i + j) % 3 == 0) some.emplace_back(of_shapes[j], masks[i]);
-    }
-  }
-  return some;
+inline auto with_some_masks(const std::vector<Shape>& of_shapes) {
+  return shapes_and_masks(of_shapes, [](std::size_t i, std::size_t j) {
+    return test::all_cases() || (i + j) % 3 == 0;
+  });
 }
 
 /// The largest scores that property tests draw: in 16 bits, where they are stored in the dtype by
