@@ -19,9 +19,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -85,6 +89,21 @@ void allow(const Json& processors) {
   if (!processors.empty()) (void)sched_setaffinity(0, sizeof set, &set);
 }
 
+/// Starts a thread that sleeps on this processor to the end of the process, and returns its number.
+/// A process has stopped when all its threads have, and a thread that sleeps on an idle processor
+/// has to be woken for that, which takes tens of microseconds. With such a thread every request takes
+/// that long, before a kernel is loaded and behind the work of its threads.
+pid_t start_sleeper(int processor) {
+  std::promise<pid_t> number;
+  std::future<pid_t> started = number.get_future();
+  std::thread([processor, number = std::move(number)]() mutable {
+    allow({processor});
+    number.set_value(gettid());
+    std::promise<void>().get_future().wait();  // for ever
+  }).detach();
+  return started.get();
+}
+
 /// Answers requests, with one open case at a time.
 class Server {
  public:
@@ -95,7 +114,7 @@ class Server {
     if (what == "about") return about();
     if (what == "open") return open(request);
     if (what == "run") return run(request.at("times"));
-    if (what == "spin") return spin(request.at("seconds"));
+    if (what == "spin") return spin(request);
     // The outputs are in the shared memory, and the inputs are read there.
     if (what == "forget" || what == "read" || what == "inputs") return {{"ok", true}};
     if (what != "close") return {{"failed", "unknown request " + what}};
@@ -145,14 +164,23 @@ class Server {
     return {{"ok", true}, {"about", library().about}, {"inputs", true}, {"in_place", true}};
   }
 
-  /// Work of a known length, to measure what a request takes beside it.
-  static Json spin(double seconds) {
+  /// Work of a known length, to measure what a request takes beside it. This thread runs where the
+  /// first of the kernel's will.
+  Json spin(const Json& request) {
+    const std::vector<int> bound = request.at("bound");
+    if (sleepers_.empty() && !bound.empty()) {
+      allow({bound.front()});
+      for (const int processor : std::span(bound).subspan(1)) {
+        sleepers_.push_back(start_sleeper(processor));
+      }
+    }
+    const double seconds = request.at("seconds");
     const auto start = std::chrono::steady_clock::now();
     std::chrono::duration<double> spent{};
     do {
       spent = std::chrono::steady_clock::now() - start;
     } while (spent.count() < seconds);
-    return {{"seconds", spent.count()}};
+    return {{"seconds", spent.count()}, {"sleepers", sleepers_}};
   }
 
   Json run(int times) {
@@ -174,6 +202,7 @@ class Server {
   const katt_problem* call_ = nullptr;
   Library::Run run_ = nullptr;
   std::vector<int> bound_;
+  std::vector<pid_t> sleepers_;
 };
 
 void serve(const std::string& path) {

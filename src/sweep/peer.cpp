@@ -129,7 +129,7 @@ PeerEntry Peers::open_candidate(const std::string& name, const CandidateFile& fi
       PeerProcess::Sealed{in.bytes(), out.bytes()}, stop_);
   open.input_memory = open.process->inputs();
   open.output_memory = open.process->outputs();
-  open.transport = measured_transport(*open.process);
+  measure_transport(open);
   about_[name] = file.about + (file.about.empty() ? "" : "; ") + "SHA-256 " + file.sha256 +
                  (options_.untrusted ? "; untrusted" : "");
   return entry_of(name, std::move(open));

@@ -13,8 +13,10 @@ import json
 import math
 import mmap
 import os
+import queue
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 
@@ -131,12 +133,30 @@ class Candidate:
         return {"ok": True, "about": self._about, "inputs": True, "in_place": True}
 
 
-def spin(request):
-    """Work of a known length, before the file is loaded: the sweep measures what a request takes beside it."""
+def spin(request, sleepers):
+    """Work of a known length, before the file is loaded: the sweep measures what a request takes beside it. This
+    thread runs where the first of the kernel's will. `sleepers`: the numbers of sleeping threads, one on each other
+    processor, which this starts; drivers/candidate/main.cpp says what for."""
+    bound = request["bound"]
+    if bound and not sleepers:
+        allow(bound[:1])
+        sleepers.extend(start_sleeper(processor) for processor in bound[1:])
     start = time.perf_counter()
     while (spent := time.perf_counter() - start) < request["seconds"]:
         pass
-    return {"seconds": spent}
+    return {"seconds": spent, "sleepers": sleepers}
+
+
+def start_sleeper(processor):
+    started = queue.SimpleQueue()
+
+    def sleep():
+        allow([processor])
+        started.put(threading.get_native_id())
+        queue.SimpleQueue().get()  # for ever
+
+    threading.Thread(target=sleep, daemon=True).start()
+    return started.get()
 
 
 def put(results, outputs):
@@ -157,13 +177,13 @@ def main():
     requests, replies = private_lines()
     keep_freed_memory()
     settle()
-    candidate = None
+    candidate, sleepers = None, []
     for line in requests:
         request = json.loads(line)
         try:
             if candidate is None and request["do"] in ("about", "open"):
                 candidate = Candidate(sys.argv[1])
-            reply = candidate.answer(request) if candidate else spin(request)
+            reply = candidate.answer(request) if candidate else spin(request, sleepers)
         except Refusal as refusal:
             reply = {"skipped": str(refusal)[:500]}
         except Exception as error:  # every exception of the file is the row's reason

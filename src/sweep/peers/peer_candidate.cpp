@@ -1,5 +1,7 @@
 #include "sweep/peers/peer_candidate.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -33,17 +35,18 @@ std::string text_of(const nlohmann::json& reply, const char* key) {
   return found != reply.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-std::vector<Transport> measured_transport(PeerProcess& process) {
-  std::vector<Transport> measured;
+void measure_transport(OpenCase& open) {
   for (const double work_s : {0.0, 1e-4, 1e-3}) {
     std::vector<double> seconds;
     for (int i = 0; i < 11; ++i) {
-      const nlohmann::json reply = reply_to(process, {{"do", "spin"}, {"seconds", work_s}});
-      seconds.push_back(process.last_ask_s() - reply.at("seconds").get<double>());
+      const nlohmann::json reply =
+          reply_to(*open.process,
+                   {{"do", "spin"}, {"seconds", work_s}, {"bound", open.request.at("bound")}});
+      seconds.push_back(open.process->last_ask_s() - reply.at("seconds").get<double>());
+      open.sleepers = reply.at("sleepers").get<std::vector<pid_t>>();
     }
-    measured.push_back({work_s, std::max(0.0, median_interval(seconds).median)});
+    open.transport.push_back({work_s, std::max(0.0, median_interval(seconds).median)});
   }
-  return measured;
 }
 
 namespace {
@@ -206,6 +209,7 @@ class SealedCandidate final : public ForeignCandidate {
   void poison() override { poison_memory(); }
 
   Errors verify() override {
+    check_sleepers();
     if (!peak_) {
       const std::size_t now = child().peak_bytes();
       const std::size_t tensors = open_.input_memory.size() + open_.output_memory.size();
@@ -218,6 +222,20 @@ class SealedCandidate final : public ForeignCandidate {
   [[nodiscard]] bool runs_once() const override { return true; }
 
  private:
+  /// A kernel that moves or ends a sleeper would be given a transport that its requests do not take.
+  void check_sleepers() const {
+    const auto bound = open_.request.at("bound").get<std::vector<int>>();
+    for (std::size_t i = 0; i < open_.sleepers.size(); ++i) {
+      cpu_set_t allowed;
+      CPU_ZERO(&allowed);
+      if (sched_getaffinity(open_.sleepers[i], sizeof allowed, &allowed) != 0 ||
+          CPU_COUNT(&allowed) != 1 || !CPU_ISSET(bound[i + 1], &allowed)) {
+        throw std::runtime_error(
+            "the candidate moved or ended a thread that its transport was measured with");
+      }
+    }
+  }
+
   std::size_t bytes_before_;  ///< its memory before the first run
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -36,6 +38,7 @@ struct OpenCase {
   std::vector<std::size_t> inputs{}, outputs{};  ///< offsets there
   nlohmann::json request{};                      ///< that opens the case
   std::vector<Transport> transport{};            ///< ascending; empty: not measured yet
+  std::vector<pid_t> sleepers{};                 ///< threads on the bound processors but the first
 };
 
 /// A peer. It has copies of the inputs and keeps its outputs until they are read.
@@ -46,8 +49,9 @@ struct OpenCase {
 /// `open.transport` is known from before the kernel was loaded.
 [[nodiscard]] std::unique_ptr<Candidate> sealed_candidate(OpenCase open);
 
-/// Transport of requests whose work is to spin: a processor that has been idle for longer takes
-/// longer to wake. For programs that know the request `spin`; call it before they load anything.
-[[nodiscard]] std::vector<Transport> measured_transport(PeerProcess& process);
+/// Measures the transport of requests whose work is to spin: a processor that has been idle for
+/// longer takes longer to wake. For programs that know the request `spin`, which starts `sleepers`;
+/// call it before they load anything.
+void measure_transport(OpenCase& open);
 
 }  // namespace katt::bench
