@@ -14,7 +14,9 @@ endif()
 set(katt_test_environment "")
 set(katt_test_timeout 900)
 if(KATT_SANITIZE)
-  set(katt_test_environment "OPENBLAS_NUM_THREADS=1" "RC_PARAMS=max_success=5")
+  # A fault ends a program by a signal, as without a sanitizer.
+  set(katt_test_environment "KATT_SANITIZE=${KATT_SANITIZE}" "OPENBLAS_NUM_THREADS=1" "RC_PARAMS=max_success=5"
+      "ASAN_OPTIONS=abort_on_error=1")
   set(katt_test_timeout 3600)
 elseif(CMAKE_CROSSCOMPILING) # and under an emulator
   set(katt_test_environment "RC_PARAMS=max_success=5")

@@ -25,11 +25,14 @@ constexpr long most_threads = bench::thread_limit;
 /// This code runs before any library is initialised, so it uses no sanitizer and no C++ object.
 #define KATT_EARLY __attribute__((no_sanitize("address", "undefined", "thread")))
 
-/// The value of a variable in an environment.
+/// The value of a variable in an environment, from which one without a value is removed.
 KATT_EARLY const char* value_of(char** environment, const char* name) {
   const std::size_t length = std::strlen(name);
   for (char** one = environment; *one != nullptr; ++one) {
-    if (std::strncmp(*one, name, length) == 0 && (*one)[length] == '=') return *one + length + 1;
+    if (std::strncmp(*one, name, length) != 0 || (*one)[length] != '=') continue;
+    if ((*one)[length + 1] != '\0') return *one + length + 1;
+    for (; *one != nullptr; ++one) *one = one[1];
+    break;
   }
   return nullptr;
 }
@@ -69,8 +72,8 @@ KATT_EARLY long mapped_mib() {
 /// ever when it does not get its 128 MiB for each thread.
 KATT_EARLY void check_before_libraries(int /*argc*/, char** /*argv*/, char** environment) {
   char line[256];
-  const char* text = value_of(environment, "OMP_NUM_THREADS");
-  const long asked = text == nullptr || *text == '\0' ? most_threads : thread_count(text);
+  const char* text = value_of(environment, "OMP_NUM_THREADS");  // LLVM's OpenMP aborts on ""
+  const long asked = text == nullptr ? most_threads : thread_count(text);
   if (asked == 0) {
     char shown[41] = {};  // without control characters
     for (std::size_t i = 0; i + 1 < sizeof shown && text[i] != '\0'; ++i) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "core/first_touch.hpp"
 #include "core/stopwatch.hpp"
 #include "machine/topology.hpp"
 
@@ -154,7 +155,7 @@ void touch_in_parts(int threads, const void* data, std::size_t bytes) {
   on_each_thread(threads, [&](std::size_t thread) {
     const auto count = static_cast<std::size_t>(threads);
     for (std::size_t i = pages * thread / count; i < pages * (thread + 1) / count; ++i) {
-      std::atomic_ref(first[i * page]).fetch_or(0, std::memory_order_relaxed);
+      touch_byte(first + i * page);
     }
   });
 }

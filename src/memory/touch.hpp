@@ -1,12 +1,12 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
+#include "core/first_touch.hpp"
 
 namespace katt::memory {
 
@@ -19,13 +19,11 @@ void touch(const Exec& exec, void* data, std::size_t bytes) {
     constexpr std::size_t page = 4096;
     auto* first = static_cast<unsigned char*>(data);
     const auto pages = static_cast<std::int64_t>((bytes + page - 1) / page);
-    Kokkos::parallel_for("katt::memory::touch",
-                         Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Static>,
-                                             Kokkos::IndexType<std::int64_t>>(exec, 0, pages),
-                         [first](std::int64_t i) {
-                           std::atomic_ref(first[static_cast<std::size_t>(i) * page])
-                               .fetch_or(0, std::memory_order_relaxed);
-                         });
+    Kokkos::parallel_for(
+        "katt::memory::touch",
+        Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Static>,
+                            Kokkos::IndexType<std::int64_t>>(exec, 0, pages),
+        [first](std::int64_t i) { touch_byte(first + static_cast<std::size_t>(i) * page); });
     exec.fence("katt::memory::touch");
   }
 }

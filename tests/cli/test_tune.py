@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(BACKEND != "openmp", reason="tunes on the host")
 
 POINT = ["attention", "--heads", 1, "--head-dim", 16, "--dtype", "f32", "--seq", 37, "--threads", 1, "--variant", "flash",
          "--backend", "openmp"]  # fmt: skip
-TILES = ["--tile", "16x64,32x64,64x64"]
+TILES = ["--tile", "32x32,32x64,64x64"]
 TUNE = ["tune", *POINT, *TILES, "-o", "tiles.json"]
 QUICK = ["--budget-s", "0.02"]
 
@@ -43,7 +43,7 @@ def test_a_tile_with_its_interval_machine_and_code(katt, how):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("attention forward flash f32: ")
     (tile,) = tiles(katt)
-    assert tile["tile"] in ([16, 64], [32, 64], [64, 64])
+    assert tile["tile"] in ([32, 32], [32, 64], [64, 64])
     assert tile["default_tile"] == [64, 64]
     assert 0 < tile["time_lo_s"] <= tile["time_s"] <= tile["time_hi_s"]
     assert tile["default_ratio"] > 0
@@ -73,35 +73,35 @@ def plan(katt):
 def test_a_stale_tile_is_used_and_told_once(katt):
     assert katt(*TUNE, *QUICK).returncode == 0
     assert notes(plan(katt)) == []
-    rewrite(katt, tile=[16, 64], code="0123456789abcdef")
+    rewrite(katt, tile=[32, 32], code="0123456789abcdef")
     done = plan(katt)
     (line,) = notes(done)
     assert "attention forward flash f32: the tile is stale, tuned with another code (0123456789abcdef, here " in line
     assert line.endswith("; katt tune attention measures again")
-    assert done.stdout.count("flash 16x64") == 2, "a stale tile is used"
+    assert done.stdout.count("flash 32x32") == 2, "a stale tile is used"
     rewrite(katt, machine="Another (Vendor 1 2)")
     assert "another machine (Another (Vendor 1 2), here " in notes(plan(katt))[0]
     rewrite(katt, device="Another")
     done = plan(katt)
     (line,) = notes(done)
     assert "tuned on another machine only (Another, here " in line and "the default runs" in line
-    assert "flash 16x64" not in done.stdout
+    assert "flash 32x32" not in done.stdout
 
 
 def test_a_file_of_an_earlier_version(katt):
     assert katt(*TUNE, *QUICK).returncode == 0
-    rewrite(katt, tile=[16, 64], machine=None, code=None, time_lo_s=None, time_hi_s=None, default_ratio=None)
+    rewrite(katt, tile=[32, 32], machine=None, code=None, time_lo_s=None, time_hi_s=None, default_ratio=None)
     done = katt("sweep", *POINT, "--tile", "auto", "--tuning", "tiles.json", "--rounds", 1, "-o", "out.h5")
     assert done.returncode == 0, done.stderr
     assert "tuned with another machine (not recorded, here " in notes(done)[0]
     with h5py.File(katt.folder / "out.h5") as file:
-        assert list(file["points"]["tile_q"]) == [16]
+        assert list(file["points"]["tile_q"]) == [32]
     assert katt(*TUNE, *QUICK, "--causal", 1).returncode == 0, "it can be added to"
     assert len(tiles(katt)) == 2
 
 
 def test_results_as_t4(katt):
-    done = katt("tune", *POINT, "--tile", "16x64,32x64,8x8", "-o", "tiles.json", "--causal", "0,1", "--rounds", 2,
+    done = katt("tune", *POINT, "--tile", "32x32,32x64,8x8", "-o", "tiles.json", "--causal", "0,1", "--rounds", 2,
                 "--results", "t4.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     t4 = json.loads((katt.folder / "t4.json").read_text())
@@ -138,7 +138,7 @@ def test_replays(recorded):
     (space,) = result["spaces"]
     assert space["space"].startswith("attention forward flash f32 threads=1 ") and "seq_q=37" in space["space"]
     assert space["recorded_rounds"] == 12
-    assert [one["setting"] for one in space["settings"]] == [[16, 64], [32, 64], [64, 64]]
+    assert [one["setting"] for one in space["settings"]] == [[32, 32], [32, 64], [64, 64]]
     assert [one["default"] for one in space["settings"]] == [False, False, True]
     assert min(one["loss"] for one in space["settings"]) >= 1
     for search in ("race", "exhaustive"):

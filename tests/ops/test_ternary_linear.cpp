@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -254,8 +256,10 @@ void expect_digits() {
   const std::vector<std::int8_t> ones(Vector::width, 1);
   const auto value = Vector::load(ones.data());
   for (std::size_t first = 0; first < 256; ++first) {
-    Digits<Vector, PackFormat::two_bit> pairs(&bytes[first]);
-    Digits<Vector, PackFormat::five_per_byte> triples(&bytes[first]);
+    alignas(64) std::array<std::uint8_t, Vector::width> vector{};
+    std::copy_n(&bytes[first], vector.size(), vector.begin());
+    Digits<Vector, PackFormat::two_bit> pairs(vector.data());
+    Digits<Vector, PackFormat::five_per_byte> triples(vector.data());
     for (int digit = 0; digit < 5; ++digit) {
       int expected_pairs = 0;
       int expected_triples = 0;

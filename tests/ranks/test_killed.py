@@ -15,9 +15,9 @@ OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broad
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_one_dies(operation):
     mpirun = shutil.which("mpirun")
-    program = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "test_dist_communicator"
-    if not mpirun or not program.exists():
-        pytest.skip("no mpirun, or no test_dist_communicator")
+    program = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "test_ranks_communicator"
+    if not mpirun:
+        pytest.skip("no mpirun")
     start = time.monotonic()
     done = subprocess.run(
         [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",

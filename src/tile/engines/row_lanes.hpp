@@ -68,7 +68,7 @@ template <int Keys, bool Dots>
 KOKKOS_FORCEINLINE_FUNCTION void score_keys(const ByteRows& key, row_blocks::RowsAhead& ahead,
                                             int bytes, const float* q, __m512* sums) {
   constexpr int line = 64;
-  using Spread [[gnu::may_alias]] = long long;
+  using Spread [[gnu::may_alias, gnu::aligned(1)]] = long long;
   // Rows stride and 2 · stride behind a register are addressed from it; GCC would rather keep sixteen
   // multiples of the stride, in vector registers.
   const std::int64_t stride = key.stride;

@@ -121,6 +121,7 @@ void pack_along(const T* source, std::int64_t source_stride, std::int64_t column
 template <class Vec>
 void pack(const ConstTensorRef<2>& matrix, const ElementScales& scales, bool across,
           const PanelRange& range, float* out, std::int64_t stride) {
+  if (range.depth == 0) return;  // an empty matrix has no address
   visit_dtype(matrix.dtype, [&]<class T>() {
     const auto with = [&](const auto& scaled) {
       const T* source = static_cast<const T*>(matrix.data);
