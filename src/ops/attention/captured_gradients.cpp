@@ -120,7 +120,7 @@ struct CapturedPass : ScorePass<T, ProgramRule> {
  private:
   void add_tile(const Team& team, const QueryTile& tile, float* memory, float* const* into) const {
     const BackwardPlan& plan = this->plan;
-    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
+    const BackwardScratch at = plan.scratch(memory);
     float* const before = memory + at.size;  // the scores before the rule
     const PackedRows& packed = tile.packed;
     const auto scores = this->scores.of(tile.batch, packed.kv_head);

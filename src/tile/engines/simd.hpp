@@ -12,17 +12,25 @@
 
 namespace katt::tile {
 
-/// Scratch of a SimdEngine for rows of head_dim padded to `row` elements; on a device, where
-/// nothing is padded, both are head_dim.
+/// Scratch of a SimdEngine whose packed queries take `query` floats each, and whose rows of O, K and
+/// V are `row` floats apart.
 KOKKOS_INLINE_FUNCTION constexpr std::size_t simd_scratch_bytes(std::size_t tile_q,
                                                                 std::size_t tile_kv,
-                                                                std::size_t head_dim,
+                                                                std::size_t query,
                                                                 std::size_t row) {
-  const std::size_t q = head_dim * tile_q;
+  const std::size_t q = query * tile_q;
   const std::size_t s = tile_kv * tile_q;
   const std::size_t o = tile_q * row;
   const std::size_t staged = tile_kv * row;
   return sizeof(float) * (q + s + o + staged + 3 * tile_q);
+}
+
+/// The same on a device. Threads of a warp have a group of queries each, and a row: where groups
+/// began in one bank of shared memory, or rows, the threads would wait for each other.
+KOKKOS_INLINE_FUNCTION constexpr std::size_t device_simd_scratch_bytes(std::size_t tile_q,
+                                                                       std::size_t tile_kv,
+                                                                       std::size_t head_dim) {
+  return simd_scratch_bytes(tile_q, tile_kv, head_dim + 1, head_dim | 1);
 }
 
 /// The portable engine: vectors of Kokkos SIMD on the host (a team is one thread), one float per
@@ -49,23 +57,24 @@ class SimdEngine {
   static constexpr int lanes = lanes_v<Exec>;
   static constexpr bool on_host = is_host_v<Exec>;
 
-  /// head_dim padded to whole vectors: the row length of O and of staged K and V.
+  /// head_dim padded to whole vectors.
   KOKKOS_INLINE_FUNCTION static constexpr int padded(int head_dim) {
     return (head_dim + lanes - 1) / lanes * lanes;
   }
 
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t scratch_bytes(int head_dim) {
+    if constexpr (!on_host) return device_simd_scratch_bytes(TileQ, TileKv, head_dim);
     return simd_scratch_bytes(TileQ, TileKv, head_dim, padded(head_dim));
   }
 
   KOKKOS_INLINE_FUNCTION SimdEngine(const Team& team, float* scratch, int head_dim)
       : team_(team),
         head_dim_(head_dim),
-        row_(padded(head_dim)),
+        row_(on_host ? padded(head_dim) : head_dim | 1),
         rank_(team.team_rank()),
         size_(team.team_size()) {
     q_ = scratch;
-    s_ = q_ + static_cast<std::ptrdiff_t>(head_dim) * TileQ;
+    s_ = q_ + group_offset(groups, head_dim);
     o_ = s_ + static_cast<std::ptrdiff_t>(TileKv) * TileQ;
     staged_ = o_ + static_cast<std::ptrdiff_t>(TileQ) * row_;
     max_ = staged_ + static_cast<std::ptrdiff_t>(TileKv) * row_;
@@ -229,7 +238,7 @@ class SimdEngine {
 
   KOKKOS_INLINE_FUNCTION void accumulate(const Rows<T>& values) {
     const Rows<float> v = stage(values);
-    const int vectors = row_ / lanes;
+    const int vectors = padded(head_dim_) / lanes;
     constexpr int tail_q = TileQ % block_q == 0 ? block_q : TileQ % block_q;
     const int row_blocks = (rows_ + block_q - 1) / block_q;  // rows beyond rows_ are zero
     const auto column = [&]<int ND>(int first_dim) {
@@ -286,7 +295,7 @@ class SimdEngine {
   static_assert(TileQ % group_q == 0);
 
   KOKKOS_INLINE_FUNCTION static constexpr std::ptrdiff_t group_offset(int group, int head_dim) {
-    return static_cast<std::ptrdiff_t>(group) * head_dim * group_q;
+    return static_cast<std::ptrdiff_t>(group) * (head_dim + (on_host ? 0 : 1)) * group_q;
   }
   KOKKOS_INLINE_FUNCTION std::ptrdiff_t query_offset(int row) const {
     return group_offset(row / group_q, head_dim_) + row % group_q;
@@ -378,15 +387,15 @@ class SimdEngine {
   }
 
   const Team& team_;
-  float* q_;        ///< groups × head_dim × group_q
-  float* s_;        ///< tile_kv × tile_q: scores, then probabilities
-  float* o_;        ///< tile_q × padded(head_dim)
-  float* staged_;   ///< tile_kv × padded(head_dim): widened K, then V
+  float* q_;  ///< groups × head_dim × group_q, and on a device a group's width between groups
+  float* s_;  ///< tile_kv × tile_q: scores, then probabilities
+  float* o_;  ///< tile_q × row_
+  float* staged_;   ///< tile_kv × row_: widened K, then V
   float* max_;      ///< tile_q
   float* sum_;      ///< tile_q
   float* rescale_;  ///< tile_q: 2^(m − m′) of the last softmax()
   int head_dim_;
-  int row_;
+  int row_;  ///< floats between rows of O and of staged K and V
   int rows_ = 0;
   int columns_ = 0;
   int rank_;

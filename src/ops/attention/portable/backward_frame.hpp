@@ -37,7 +37,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         dq_copies(reinterpret_cast<float*>(workspace + plan.delta_bytes() + plan.shift_bytes())) {}
 
   KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
-    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
+    const BackwardScratch at = plan.scratch(memory);
     if constexpr (!is_host_v<Exec>) {
       key_pass(team, at, item / plan.key_tiles, item % plan.key_tiles * plan.tile.kv, {});
     } else {
@@ -76,8 +76,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       return position<int>(end - key, plan.tile.kv);
     };
     const int keys = keys_until(scores.mask.interval.keys);  // nothing behind them is read
-    clear(team, at.dk, static_cast<std::int64_t>(plan.tile.kv) * plan.row);
-    clear(team, at.dv, static_cast<std::int64_t>(plan.tile.kv) * plan.row);
+    clear(team, at.dk, static_cast<std::int64_t>(plan.tile.kv) * plan.row_stride);
+    clear(team, at.dv, static_cast<std::int64_t>(plan.tile.kv) * plan.row_stride);
     pack_keys(team, at, b, h, key, keys);
     LiveQueries<std::int64_t> tiles(scores.mask, key, key + keys, this->group, plan.rows,
                                     plan.tile.q);
@@ -91,28 +91,31 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       const int width = plan.row / lanes;
       for_each_band(scores, packed, rows, key, keys, partial, [&](const Band& band) {
         const int live = Kokkos::min(band.columns, keys - band.column);
-        const int scored = band.row * plan.columns + band.column;
-        const int from = band.row * plan.row;
-        const int to = band.column * plan.row;
-        tile::product<Exec, true>(team, live, width, band.rows, {at.s + scored, 1, plan.columns},
-                                  {at.dout + from, plan.row}, {at.dv + to, plan.row});
-        tile::product<Exec, true>(team, live, width, band.rows, {at.dp + scored, 1, plan.columns},
-                                  {at.q + from, plan.row}, {at.dk + to, plan.row});
+        const int scored = band.row * plan.score_stride + band.column;
+        const int from = band.row * plan.row_stride;
+        const int to = band.column * plan.row_stride;
+        tile::product<Exec, true>(team, live, width, band.rows,
+                                  {at.s + scored, 1, plan.score_stride},
+                                  {at.dout + from, plan.row_stride}, {at.dv + to, plan.row_stride});
+        tile::product<Exec, true>(team, live, width, band.rows,
+                                  {at.dp + scored, 1, plan.score_stride},
+                                  {at.q + from, plan.row_stride}, {at.dk + to, plan.row_stride});
         if constexpr (is_host_v<Exec>) {
-          tile::product<Exec, true>(team, band.rows, width, live, {at.dp + scored, plan.columns, 1},
-                                    {at.k + to, plan.row},
-                                    {dq.data + (row + band.row) * dq.stride, dq.stride});
+          tile::product<Exec, true>(
+              team, band.rows, width, live, {at.dp + scored, plan.score_stride, 1},
+              {at.k + to, plan.row_stride}, {dq.data + (row + band.row) * dq.stride, dq.stride});
         }
       });
       team.team_barrier();
     }
+    team.team_barrier();  // where no query sees the keys, dK and dV have only been cleared
     const int width = plan.row / lanes;
     const int written = keys_until(this->seq_kv) * width;
     for (int item = team.team_rank(); item < written; item += team.team_size()) {
       const int j = item / width;
       const int d = item % width * lanes;
-      write(at.dk + j * plan.row + d, scores.scale, this->dk.row(b, h, key + j), d);
-      write(at.dv + j * plan.row + d, 1.0F, this->dv.row(b, h, key + j), d);
+      write(at.dk + j * plan.row_stride + d, scores.scale, this->dk.row(b, h, key + j), d);
+      write(at.dv + j * plan.row_stride + d, 1.0F, this->dv.row(b, h, key + j), d);
     }
     team.team_barrier();
   }
@@ -178,8 +181,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     const std::int64_t head = scores.batch * this->kv_heads + packed.kv_head;
     run_rule(at.s, at.dp, scores, packed, rows, key, partial);
     for (int r = team.team_rank(); r < rows; r += team.team_size()) {
-      score_row(at.s + static_cast<std::ptrdiff_t>(r) * plan.columns,
-                at.dp + static_cast<std::ptrdiff_t>(r) * plan.columns, scores, partial,
+      score_row(at.s + static_cast<std::ptrdiff_t>(r) * plan.score_stride,
+                at.dp + static_cast<std::ptrdiff_t>(r) * plan.score_stride, scores, partial,
                 packed.head(r), packed.query(r), key, keys, head * plan.rows + packed.begin + r);
     }
     team.team_barrier();
@@ -189,13 +192,14 @@ struct FlashBackward : BackwardProblem<T, Rule> {
   KOKKOS_INLINE_FUNCTION void products(const Team& team, const BackwardScratch& at,
                                        const Band& band) const {
     const int vectors = band.columns / lanes;
-    const int scored = band.row * plan.columns + band.column;
-    const int from = band.row * plan.row;
-    tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim, {at.q + from, plan.row, 1},
-                               {at.kt + band.column, plan.columns}, {at.s + scored, plan.columns});
-    tile::product<Exec, false>(team, band.rows, vectors, plan.head_dim,
-                               {at.dout + from, plan.row, 1}, {at.vt + band.column, plan.columns},
-                               {at.dp + scored, plan.columns});
+    const int scored = band.row * plan.score_stride + band.column;
+    const int from = band.row * plan.row_stride;
+    tile::product<Exec, false>(
+        team, band.rows, vectors, plan.head_dim, {at.q + from, plan.row_stride, 1},
+        {at.kt + band.column, plan.score_stride}, {at.s + scored, plan.score_stride});
+    tile::product<Exec, false>(
+        team, band.rows, vectors, plan.head_dim, {at.dout + from, plan.row_stride, 1},
+        {at.vt + band.column, plan.score_stride}, {at.dp + scored, plan.score_stride});
   }
 
   /// Kᵀ and Vᵀ (head_dim × columns, missing keys zero), and K by rows.
@@ -212,12 +216,12 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         const T* from_v = j < keys ? this->v.row(b, h, key + j) : nullptr;
         for (int d = 0; d < plan.head_dim; ++d) {
           const float value = j < keys ? static_cast<float>(from_k[d]) : 0.0F;
-          at.kt[d * plan.columns + j] = value;
-          at.vt[d * plan.columns + j] = j < keys ? static_cast<float>(from_v[d]) : 0.0F;
-          if (j < plan.tile.kv) at.k[j * plan.row + d] = value;
+          at.kt[d * plan.score_stride + j] = value;
+          at.vt[d * plan.score_stride + j] = j < keys ? static_cast<float>(from_v[d]) : 0.0F;
+          if (j < plan.tile.kv) at.k[j * plan.row_stride + d] = value;
         }
         for (int d = plan.head_dim; d < plan.row && j < plan.tile.kv; ++d) {
-          at.k[j * plan.row + d] = 0.0F;
+          at.k[j * plan.row_stride + d] = 0.0F;
         }
       }
     }
@@ -232,11 +236,12 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         for (int i = 0; i < lanes; ++i) {
           const int j = first + i;
           square[i] = load_of_row<Vec>(j < keys ? row_of(j) + d : nullptr, plan.head_dim - d);
-          if (rows != nullptr && j < plan.tile.kv) tile::store(rows + j * plan.row + d, square[i]);
+          if (rows != nullptr && j < plan.tile.kv)
+            tile::store(rows + j * plan.row_stride + d, square[i]);
         }
         tile::transpose(square);
         for (int i = 0; i < lanes && d + i < plan.head_dim; ++i) {
-          tile::store(transposed + (d + i) * plan.columns + first, square[i]);
+          tile::store(transposed + (d + i) * plan.score_stride + first, square[i]);
         }
       }
     }
@@ -249,8 +254,8 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     for (int r = team.team_rank(); r < rows; r += team.team_size()) {
       const std::int64_t i = packed.query(r);
       const std::int64_t head = packed.head(r);
-      widen(this->q.row(b, head, i), at.q + static_cast<std::ptrdiff_t>(r) * plan.row);
-      widen(this->dout.row(b, head, i), at.dout + static_cast<std::ptrdiff_t>(r) * plan.row);
+      widen(this->q.row(b, head, i), at.q + static_cast<std::ptrdiff_t>(r) * plan.row_stride);
+      widen(this->dout.row(b, head, i), at.dout + static_cast<std::ptrdiff_t>(r) * plan.row_stride);
     }
   }
   KOKKOS_INLINE_FUNCTION void widen(const T* from, float* to) const {
@@ -269,12 +274,12 @@ struct FlashBackward : BackwardProblem<T, Rule> {
     if constexpr (is_program<Rule>) {
       const std::int64_t head = scores.batch * this->kv_heads + packed.kv_head;
       for (int r = 0; r < rows; ++r) {
-        const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(r) * plan.columns;
+        const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(r) * plan.score_stride;
         apply_steps(s + from, dp == nullptr ? dp : dp + from,
                     dp == nullptr ? 0.0F : delta[head * plan.rows + packed.begin + r], scores,
                     packed.head(r), packed.query(r), key);
       }
-      const tile::ScorePart part{s, 0, rows, rows, plan.columns, true, plan.columns};
+      const tile::ScorePart part{s, 0, rows, rows, plan.columns, true, plan.score_stride};
       scores.rule.differentiate(part, dp, scores, packed, key, partial);
     }
   }

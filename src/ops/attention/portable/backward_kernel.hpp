@@ -54,7 +54,7 @@ struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
     for (int r = 0; r < tile.rows; ++r) steep = steep || RowShift::is_steep(lse_of(r));
     if (!steep) return;
 
-    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
+    const BackwardScratch at = plan.scratch(memory);
     const auto scores = this->scores.of(tile.batch, packed.kv_head);
     const ScoreUnit unit = scores.unit();
     // Uses the place of dP: only one thread works on the statistics of a row.
@@ -71,11 +71,12 @@ struct FlashBackwardShifts : FlashBackward<Exec, T, Rule> {
       const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
       team.team_barrier();
       tile::product<Exec, false>(team, tile.rows, plan.columns / this->lanes, plan.head_dim,
-                                 {at.q, plan.row, 1}, {at.kt, plan.columns}, {at.s, plan.columns});
+                                 {at.q, plan.row_stride, 1}, {at.kt, plan.score_stride},
+                                 {at.s, plan.score_stride});
       team.team_barrier();
       this->run_rule(at.s, nullptr, scores, packed, tile.rows, keys.key(), partial);
       for (int r = team.team_rank(); r < tile.rows; r += team.team_size()) {
-        float* s = at.s + static_cast<std::ptrdiff_t>(r) * plan.columns;
+        float* s = at.s + static_cast<std::ptrdiff_t>(r) * plan.score_stride;
         const auto columns = this->finish_scores(s, nullptr, 0.0F, scores, partial, packed.head(r),
                                                  packed.query(r), keys.key(), keys.columns());
         float above = largest(r);
@@ -112,11 +113,11 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
 
   KOKKOS_INLINE_FUNCTION void run(const Team& team, std::int64_t item, float* memory) const {
     const BackwardPlan& plan = this->plan;
-    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
+    const BackwardScratch at = plan.scratch(memory);
     const QueryTile tile = this->query_tile(item, plan.tile.q);
     const PackedRows& packed = tile.packed;
     const auto scores = this->scores.of(tile.batch, packed.kv_head);
-    this->clear(team, at.dq, static_cast<std::int64_t>(plan.tile.q) * plan.row);
+    this->clear(team, at.dq, static_cast<std::int64_t>(plan.tile.q) * plan.row_stride);
     this->stage_queries(team, at, tile.batch, packed, tile.rows);
     LiveKeys<std::int64_t> keys(scores.mask, tile.first(), tile.last(), plan.tile.kv);
     for (; keys.valid(); keys.next()) {
@@ -124,7 +125,8 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
       const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
       this->score_tile(team, at, scores, packed, tile.rows, keys.key(), keys.columns(), partial);
       tile::product<Exec, true>(team, tile.rows, plan.row / this->lanes, keys.columns(),
-                                {at.dp, plan.columns, 1}, {at.k, plan.row}, {at.dq, plan.row});
+                                {at.dp, plan.score_stride, 1}, {at.k, plan.row_stride},
+                                {at.dq, plan.row_stride});
       team.team_barrier();
     }
     team.team_barrier();
@@ -132,7 +134,7 @@ struct FlashBackwardQueries : FlashBackward<Exec, T, Rule> {
       const int r = n / plan.head_dim;
       const int d = n % plan.head_dim;
       this->dq.row(tile.batch, packed.head(r), packed.query(r))[d] =
-          static_cast<T>(at.dq[r * plan.row + d] * scores.scale);
+          static_cast<T>(at.dq[r * plan.row_stride + d] * scores.scale);
     }
   }
 };

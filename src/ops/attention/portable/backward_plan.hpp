@@ -17,31 +17,31 @@ namespace katt::attention::impl {
 
 /// The scratch of a team, and its size in floats: one account for both.
 struct BackwardScratch {
-  float *kt, *vt;      ///< head_dim × columns
-  float *k, *dk, *dv;  ///< tile_kv × row
-  float *q, *dout;     ///< tile_q × row
-  float* dq;           ///< tile_q × row, where dk and dv are: of a device's items of query rows
-  float *s, *dp;       ///< tile_q × columns
+  float *kt, *vt;      ///< head_dim × score_stride
+  float *k, *dk, *dv;  ///< tile_kv × row_stride
+  float *q, *dout;     ///< tile_q × row_stride
+  float* dq;      ///< tile_q × row_stride, where dk and dv are: of a device's items of query rows
+  float *s, *dp;  ///< tile_q × score_stride
   std::int64_t size = 0;
 
-  KOKKOS_INLINE_FUNCTION BackwardScratch(float* memory, Tile tile, int head_dim, int row,
-                                         int columns) {
+  KOKKOS_INLINE_FUNCTION BackwardScratch(float* memory, Tile tile, int head_dim, int row_stride,
+                                         int score_stride) {
     const auto take = [&](std::int64_t rows, std::int64_t width) {
       float* begin = memory == nullptr ? nullptr : memory + size;
       size += rows * width;
       return begin;
     };
-    kt = take(head_dim, columns);
-    vt = take(head_dim, columns);
-    k = take(tile.kv, row);
-    dk = take(tile.kv, row);
-    dv = take(tile.kv, row);
+    kt = take(head_dim, score_stride);
+    vt = take(head_dim, score_stride);
+    k = take(tile.kv, row_stride);
+    dk = take(tile.kv, row_stride);
+    dv = take(tile.kv, row_stride);
     dq = dk;
-    if (tile.q > 2 * tile.kv) take(tile.q - 2 * tile.kv, row);
-    q = take(tile.q, row);
-    dout = take(tile.q, row);
-    s = take(tile.q, columns);
-    dp = take(tile.q, columns);
+    if (tile.q > 2 * tile.kv) take(tile.q - 2 * tile.kv, row_stride);
+    q = take(tile.q, row_stride);
+    dout = take(tile.q, row_stride);
+    s = take(tile.q, score_stride);
+    dp = take(tile.q, score_stride);
   }
 };
 
@@ -55,6 +55,10 @@ struct BackwardPlan {
   int head_dim = 0;
   int row = 0;      ///< head_dim padded to whole vectors
   int columns = 0;  ///< tile_kv padded to whole vectors
+  /// Floats between rows of row and of columns elements in the scratch. Odd on a device: threads of a
+  /// warp have a row each, and meet in a bank of shared memory where all begin in one.
+  int row_stride = 0;
+  int score_stride = 0;
   /// The first chunk of a head sums its dQ in dq: on a host, where the packed rows of a head are rows of f32 there,
   /// in whole vectors.
   bool first_in_dq = false;
@@ -68,6 +72,8 @@ struct BackwardPlan {
         head_dim(static_cast<int>(args.head_dim())),
         row((head_dim + lanes - 1) / lanes * lanes),
         columns((tile.kv + lanes - 1) / lanes * lanes),
+        row_stride(on_host ? row : row | 1),
+        score_stride(on_host ? columns : columns | 1),
         first_in_dq(on_host && args.dq.dtype == Dtype::f32 && args.heads() == args.kv_heads() &&
                     row == head_dim) {}
 
@@ -78,15 +84,20 @@ struct BackwardPlan {
   }
   /// Sums of dQ of a head in the workspace.
   KOKKOS_INLINE_FUNCTION std::int64_t copies() const { return chunks - (first_in_dq ? 1 : 0); }
-  std::size_t scratch_bytes() const { return scratch_bytes(tile, head_dim, row, columns); }
+  KOKKOS_INLINE_FUNCTION BackwardScratch scratch(float* memory) const {
+    return {memory, tile, head_dim, row_stride, score_stride};
+  }
+  std::size_t scratch_bytes() const {
+    return aligned(sizeof(float) * count(scratch(nullptr).size));
+  }
   template <class Exec>
   static BackwardPlan of(const BackwardArgs& args, Tile tile_shape) {
     return {args, tile_shape, tile::lanes_v<Exec>, is_host_v<Exec>};
   }
-  /// Scratch of one team.
-  static std::size_t scratch_bytes(Tile tile, int head_dim, int row, int columns) {
+  /// Scratch of one team on a device.
+  static std::size_t device_scratch_bytes(Tile tile, int head_dim) {
     return aligned(sizeof(float) *
-                   count(BackwardScratch(nullptr, tile, head_dim, row, columns).size));
+                   count(BackwardScratch(nullptr, tile, head_dim, head_dim | 1, tile.kv | 1).size));
   }
 
  private:

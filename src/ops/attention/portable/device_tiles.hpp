@@ -59,12 +59,11 @@ Tile portable_host_tile(const Args& args) {
 template <class Args>
 std::size_t portable_shared_bytes(Tile tile, std::int64_t head_dim) {
   if constexpr (std::is_same_v<Args, ForwardArgs>) {
-    const auto d = static_cast<std::size_t>(head_dim);
-    return tile::simd_scratch_bytes(static_cast<std::size_t>(tile.q),
-                                    static_cast<std::size_t>(tile.kv), d, d);
+    return tile::device_simd_scratch_bytes(static_cast<std::size_t>(tile.q),
+                                           static_cast<std::size_t>(tile.kv),
+                                           static_cast<std::size_t>(head_dim));
   } else {
-    const auto d = static_cast<int>(head_dim);
-    return BackwardPlan::scratch_bytes(tile, d, d, tile.kv);
+    return BackwardPlan::device_scratch_bytes(tile, static_cast<int>(head_dim));
   }
 }
 

@@ -95,7 +95,7 @@ struct MaskGradient : ScorePass<T, Rule> {
     const std::int64_t parts = extents.parts;
     const std::int64_t part = index % parts;
     const BackwardPlan& plan = this->plan;
-    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
+    const BackwardScratch at = plan.scratch(memory);
     float* const sum = parts == 1 ? memory + at.size : copies + index * extents.size();
     std::fill_n(sum, extents.size(), 0.0F);
     const Place place = place_of(index / parts);

@@ -58,7 +58,7 @@ struct ExactDelta : ScorePass<T, Rule> {
 
   void run(const Team& team, std::int64_t item, float* memory) const {
     const BackwardPlan& plan = this->plan;
-    const BackwardScratch at(memory, plan.tile, plan.head_dim, plan.row, plan.columns);
+    const BackwardScratch at = plan.scratch(memory);
     const QueryTile tile = this->query_tile(item, plan.tile.q);
     const auto scores = this->scores.of(tile.batch, tile.packed.kv_head);
     const std::int64_t first_row = this->first_row(tile);
