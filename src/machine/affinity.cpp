@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include "core/first_touch.hpp"
 #include "core/stopwatch.hpp"
+#include "machine/first_touch.hpp"
 #include "machine/topology.hpp"
 
 #if defined(_OPENMP)

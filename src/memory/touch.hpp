@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/execution.hpp"
-#include "core/first_touch.hpp"
+#include "machine/first_touch.hpp"
 
 namespace katt::memory {
 

@@ -67,9 +67,10 @@ TEST(AttentionPresets, PortableTilesFitEveryDeviceAtEveryHeadDim) {
   EXPECT_EQ(impl::portable_device_tile<BackwardArgs>(64), (Tile{32, 32}));
   EXPECT_EQ(impl::portable_device_tile<BackwardArgs>(128), (Tile{32, 16}));
   EXPECT_EQ(impl::portable_device_tile<BackwardArgs>(256), (Tile{16, 8}));
-  // As the engines count it on a device: Q, S, O, staged K or V, and three statistics a row.
+  // As the engines count it on a device: Q in groups, S, O, staged K or V, with rows of an odd
+  // length, and three statistics a row.
   EXPECT_EQ(impl::portable_shared_bytes<ForwardArgs>({64, 32}, 128),
-            4U * (128 * 64 + 32 * 64 + 64 * 128 + 32 * 128 + 3 * 64));
+            4U * (129 * 64 + 32 * 64 + 64 * 129 + 32 * 129 + 3 * 64));
 }
 
 TEST(AttentionPresets, RefuseWithTheReason) {

@@ -231,12 +231,14 @@ def test_functions_are_peers():
 
 def test_gradients_of_peers():
     def mine(dout, x):
+        x = x.astype(numpy.float64)  # in f32 one of 600 draws of the inputs is beyond the limit
         e = numpy.exp(x - x.max(axis=-1, keepdims=True))
         out = e / e.sum(axis=-1, keepdims=True)
         return out * (dout - (dout * out).sum(axis=-1, keepdims=True))
 
     result = katt.sweep("softmax", peers={"mine": mine}, pass_="backward", tokens=8, vocab=32, dtype="f32", **QUICK)
-    assert rows(result, "mine")["status"].tolist() == ["ok"]
+    (row,) = rows(result, "mine").to_dict("records")
+    assert row["status"] == "ok", row["reason"]
 
 
 def test_peers_of_pytorch():
