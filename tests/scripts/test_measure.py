@@ -169,6 +169,14 @@ def test_minutes_choose_forms_and_leave_out(tree, measure, capsys):
     assert calls(tree)[0].endswith("--resume --dtype f32")
 
 
+def test_a_program_of_uncommitted_sources_is_told(tree, measure, capsys):
+    warning = "build/openmp/katt was built before its sources were committed"
+    assert measure("--dry-run") == 0 and warning not in capsys.readouterr().err
+    program = tree / "build/openmp/katt"
+    program.write_text(program.read_text().replace("'dirty': False", "'dirty': True"))
+    assert measure("--dry-run") == 0 and warning in capsys.readouterr().err
+
+
 def test_a_stopped_call_goes_on(tree, measure, capsys):
     old = tree / "results" / PLACE / "tiny" / "tiny.h5"
     assert measure("tiny") == 0
