@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 #include <system_error>

@@ -31,7 +31,12 @@ std::string encoded(hid_t type) {
 }
 
 Handle decoded(const std::string& bytes) {
-  return bytes.empty() ? Handle() : Handle(H5Tdecode(bytes.data()));
+  if (bytes.empty()) return {};
+#if defined(H5Tdecode_vers)  // since HDF5 2.0
+  return Handle(H5Tdecode2(bytes.data(), bytes.size()));
+#else
+  return Handle(H5Tdecode(bytes.data()));
+#endif
 }
 
 void add(MessageWriter& answer, const std::optional<Scalar>& value) {
