@@ -97,7 +97,8 @@ std::int64_t passes_for(double bytes, double bytes_per_s) {
 template <class Exec>
 class Bench {
  public:
-  Bench(const Exec& exec, int threads) : threads_(threads), workers_(exec, threads) {}
+  Bench(const Exec& exec, int threads, const StopFlag& stop)
+      : threads_(threads), stop_(stop), workers_(exec, threads) {}
 
   std::vector<io::CeilingRow> all() {
     fma();
@@ -126,6 +127,7 @@ class Bench {
 
   template <class Kernel>
   double best_launch(const Kernel& kernel, const std::string& name) const {
+    if (stop_) return std::numeric_limits<double>::quiet_NaN();
     return workers_.best_launch(kernel, "katt::ceilings::" + name, fewest_launches, least_s);
   }
 
@@ -160,7 +162,7 @@ class Bench {
   void bandwidth(const std::string& level, std::size_t bytes, std::size_t least = 0) {
     using Buffer = impl::Floats<Exec>;
     constexpr Backend where = is_host_v<Exec> ? Backend::openmp : Backend::cuda;
-    if (bytes < least || bytes == 0 || bytes > available_memory(where)) {
+    if (stop_ || bytes < least || bytes == 0 || bytes > available_memory(where)) {
       for (const char* name : {"read_", "copy_"}) {
         add(name + level, std::numeric_limits<double>::quiet_NaN(), "B/s", 0);
       }
@@ -199,6 +201,7 @@ class Bench {
   }
 
   int threads_;
+  const StopFlag& stop_;
   impl::Workers<Exec> workers_;
   std::vector<io::CeilingRow> rows_;
 };
@@ -220,7 +223,7 @@ std::string level_of(Backend backend, int threads, double bytes) {
 
 }  // namespace
 
-std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
+std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads, const StopFlag& stop) {
   if (is_emulated(backend)) {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
     return {{"fma_f32", nan, "FLOP/s", threads, 0},
@@ -229,14 +232,17 @@ std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads) {
             {"copy_dram", nan, "B/s", threads, 0}};
   }
   return visit_backend(backend, threads, [&](const auto& exec) {
-    const auto measure = [&] { return Bench<std::decay_t<decltype(exec)>>(exec, threads).all(); };
+    const auto measure = [&] {
+      return Bench<std::decay_t<decltype(exec)>>(exec, threads, stop).all();
+    };
     std::vector<io::CeilingRow> rows = measure();
-    for (int again = 0; again < 2 && !contradicted_ceilings(rows).empty(); ++again) {
+    for (int again = 0; again < 2 && !stop && !contradicted_ceilings(rows).empty(); ++again) {
       const std::vector<io::CeilingRow> others = measure();
       for (std::size_t i = 0; i < std::min(rows.size(), others.size()); ++i) {
         rows[i].value = std::fmax(rows[i].value, others[i].value);
       }
     }
+    if (stop) rows.clear();
     for (const std::size_t i : contradicted_ceilings(rows)) {
       rows[i].value = std::numeric_limits<double>::quiet_NaN();
     }

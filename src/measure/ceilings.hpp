@@ -9,6 +9,7 @@
 
 #include "io/hdf5/result_file.hpp"
 #include "op/registry.hpp"
+#include "process/stop_flag.hpp"
 
 namespace katt::bench {
 
@@ -28,7 +29,9 @@ namespace katt::bench {
 /// copy_dram; all are NaN for a device that is_emulated(). While some are contradicted_ceilings()
 /// all are measured again, up to twice, and the best of each counts; what is still contradicted
 /// then is NaN.
-[[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads);
+/// Empty when `stop` was set meanwhile.
+[[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads,
+                                                           const StopFlag& stop = never);
 
 /// The rows that another one of the same number of threads shows to be disturbed: a cache slower
 /// than what lies behind it, for reads or for copies, or a matrix unit slower than the vectors, by

@@ -106,15 +106,17 @@ void mark_baseline(const PlannedCase& planned, std::vector<RowResult>& rows) {
 
 }  // namespace
 
-std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan, bool bind) {
+std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan, bool bind,
+                                             const StopFlag& stop) {
   std::vector<io::CeilingRow> rows;
   std::set<int> measured;  // by threads: a GPU has 0, and serial is one thread
   for (const PlannedCase& planned : plan) {
     if (!measured.insert(planned.point.threads).second) continue;
     const Bound bound(bind ? planned.point.threads : 0);
-    const auto found = measure_ceilings(planned.point.backend, planned.point.threads);
+    const auto found = measure_ceilings(planned.point.backend, planned.point.threads, stop);
     rows.insert(rows.end(), found.begin(), found.end());
   }
+  if (stop) rows.clear();
   return rows;
 }
 
@@ -304,7 +306,7 @@ void CaseRunner::hold_against_ceilings(const Point& point, RowResult& row) {
   };
   if (row.exchange || reason().empty()) return;
   const Bound bound(settings_.bind ? point.threads : 0);
-  for (const io::CeilingRow& again : bench::measure_ceilings(point.backend, point.threads)) {
+  for (const io::CeilingRow& again : bench::measure_ceilings(point.backend, point.threads, stop_)) {
     for (io::CeilingRow& ceiling : ceilings_) {
       if (ceiling.name == again.name && ceiling.threads == again.threads) {
         ceiling.value = std::fmax(ceiling.value, again.value);

@@ -18,9 +18,9 @@
 
 namespace katt::bench {
 
-/// The limits of this machine for every number of threads of a plan.
+/// The limits of this machine for every number of threads of a plan; none when `stop` was set meanwhile.
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan,
-                                                           bool bind);
+                                                           bool bind, const StopFlag& stop);
 
 /// The configurations of a case to measure together, without those that were refused before the
 /// inputs exist: these are already rows. The smallest come first, so that a large one never crowds

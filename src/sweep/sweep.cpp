@@ -47,7 +47,7 @@ SweepSummary run_sweep(const Registry& registry, const SweepRequest& request,
   std::vector<io::CeilingRow> ceilings;
   if (options.measure_ceilings) {
     progress.doing("measuring the ceilings of this machine");
-    ceilings = measure_ceilings(left, request.settings.bind);
+    ceilings = measure_ceilings(left, request.settings.bind, stop);
   }
   const std::string run =
       record.begin_run(provenance(request, options.command, backends_of(left)), ceilings);

@@ -194,7 +194,9 @@ void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
     if (kind == Kind::stop) return;
     if (kind == Kind::survey) {
       std::vector<io::CeilingRow> ceilings;
-      if (options.measure_ceilings) ceilings = measure_ceilings(plan, request.settings.bind);
+      if (options.measure_ceilings) {
+        ceilings = measure_ceilings(plan, request.settings.bind, stop);
+      }
       MessageWriter answer = message_of(Kind::surveyed);
       add(answer, provenance(request, options.command, backends_of(plan)));
       add(answer, ceilings);

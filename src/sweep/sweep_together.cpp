@@ -90,7 +90,6 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
   Settings settings = request.settings;
   settings.bind = false;     // mpirun has placed the ranks
   settings.profile = false;  // further runs of one rank would leave the others behind
-  const StopFlag never(false);
   bool interrupted = false;
   const std::string text = ranks.broadcast_text(std::string(left.bytes()), 0);
   MessageReader message(text);

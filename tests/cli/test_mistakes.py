@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 
+import h5py
 import pytest
 
 A = ("sweep", "attention", "-o", "out.h5")
@@ -221,6 +222,15 @@ def test_what_is_done_is_said_and_ctrl_c_answers(katt):
     for what in ("measuring the ceilings", "making the inputs", "running and verifying flash",
                  "stopping after this kernel; again to stop now", "interrupted after"):  # fmt: skip
         assert what in said
+
+
+def test_ctrl_c_ends_the_measurement_of_ceilings(katt):
+    arguments = ["sweep", "softmax", "--tokens", "8", "--vocab", "16", "--budget-s", "0.01", "--threads", "1", "-o", "out.h5"]
+    status, said = on_a_terminal(katt, *arguments, stop_at=b"measuring the ceilings")
+    assert status == 130 and "0 ok" in said and "--resume goes on" in said, said
+    with h5py.File(katt.folder / "out.h5") as file:
+        assert not len(file["ceilings"])
+    assert katt(*arguments, "--resume").returncode == 0
 
 
 def test_a_log_says_what_takes_long(katt):
