@@ -162,7 +162,8 @@ class Bench {
   void bandwidth(const std::string& level, std::size_t bytes, std::size_t least = 0) {
     using Buffer = impl::Floats<Exec>;
     constexpr Backend where = is_host_v<Exec> ? Backend::openmp : Backend::cuda;
-    if (stop_ || bytes < least || bytes == 0 || bytes > available_memory(where)) {
+    if (stop_) return;
+    if (bytes < least || bytes == 0 || bytes > available_memory(where)) {
       for (const char* name : {"read_", "copy_"}) {
         add(name + level, std::numeric_limits<double>::quiet_NaN(), "B/s", 0);
       }
@@ -179,6 +180,7 @@ class Bench {
           "read");
       add("read_" + level, set * static_cast<double>(passes) / seconds, "B/s", floats * 4);
     }
+    if (stop_) return;  // before more memory is touched, which takes longest
     const std::int64_t half = workers_.whole_floats(bytes / 2);
     const Buffer source("katt::ceilings::source", static_cast<std::size_t>(half));
     const Buffer target("katt::ceilings::target", static_cast<std::size_t>(half));

@@ -28,8 +28,7 @@ namespace katt::bench {
 /// GPU has fma_f32, mma_bf16 (a large product of bf16 matrices by cuBLASLt), read_dram and
 /// copy_dram; all are NaN for a device that is_emulated(). While some are contradicted_ceilings()
 /// all are measured again, up to twice, and the best of each counts; what is still contradicted
-/// then is NaN.
-/// Empty when `stop` was set meanwhile.
+/// then is NaN. Empty when `stop` was set meanwhile.
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(Backend backend, int threads,
                                                            const StopFlag& stop = never);
 

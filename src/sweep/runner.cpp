@@ -116,7 +116,6 @@ std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan, 
     const auto found = measure_ceilings(planned.point.backend, planned.point.threads, stop);
     rows.insert(rows.end(), found.begin(), found.end());
   }
-  if (stop) rows.clear();
   return rows;
 }
 

@@ -18,7 +18,8 @@
 
 namespace katt::bench {
 
-/// The limits of this machine for every number of threads of a plan; none when `stop` was set meanwhile.
+/// The limits of this machine for every number of threads of a plan, those alone that were measured
+/// before `stop` was set.
 [[nodiscard]] std::vector<io::CeilingRow> measure_ceilings(std::span<const PlannedCase> plan,
                                                            bool bind, const StopFlag& stop);
 
