@@ -323,6 +323,25 @@ double Trainer<Exec>::gradient_norm() {
 }
 
 template <class Exec>
+void Trainer<Exec>::apply_gradients(StepLog& log) {
+  const Kokkos::Profiling::ScopedRegion phase("optimizer");
+  sum_tied_gradients();
+  sum_gradients(0, true);
+  const double norm = gradient_norm() / scaler_.scale();
+  log.grad_norm = static_cast<float>(norm);
+  const double unscale = 1.0 / scaler_.scale();
+  log.skipped = !scaler_.update(std::isfinite(norm));
+  if (!log.skipped) {
+    // as torch.nn.utils.clip_grad_norm_
+    const double factor = options_.clip > 0 ? std::min(1.0, options_.clip / (norm + 1e-6)) : 1.0;
+    update(unscale * factor, options_.schedule.at(steps()));
+    gather_parameters();
+    ternary_.pack(exec_, options_.dtype, copy_.data());
+  }
+  exec_.fence("katt::training::step");
+}
+
+template <class Exec>
 StepLog Trainer<Exec>::step(const TokenData& data) {
   const Stopwatch watch;
   const ranks::Groups& groups = options_.groups;
@@ -339,24 +358,10 @@ StepLog Trainer<Exec>::step(const TokenData& data) {
     exec_.fence("katt::training::step: after the passes");
     log.pipeline_idle = static_cast<float>(idle_share(watch.seconds()));
   }
-  const Kokkos::Profiling::ScopedRegion phase("optimizer");
-  sum_tied_gradients();
-  sum_gradients(0, true);
+  apply_gradients(log);
   // The last stage has losses, the others zeros; all tensor parallel ranks have the same.
   log.loss = static_cast<float>(groups.pipeline.sum(groups.replicas.sum(loss_)) /
                                 static_cast<double>(losses));
-  const double norm = gradient_norm() / scaler_.scale();
-  log.grad_norm = static_cast<float>(norm);
-  const double unscale = 1.0 / scaler_.scale();
-  log.skipped = !scaler_.update(std::isfinite(norm));
-  if (!log.skipped) {
-    // as torch.nn.utils.clip_grad_norm_
-    const double factor = options_.clip > 0 ? std::min(1.0, options_.clip / (norm + 1e-6)) : 1.0;
-    update(unscale * factor, options_.schedule.at(steps()));
-    gather_parameters();
-    ternary_.pack(exec_, options_.dtype, copy_.data());
-  }
-  exec_.fence("katt::training::step");
   log.time_s = static_cast<float>(watch.seconds());
   log_.push_back(log);
   return log;

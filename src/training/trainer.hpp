@@ -142,6 +142,8 @@ class Trainer {
   void sum_gradients(std::int64_t offset, bool to_the_end);
   void sum_tied_gradients();
   [[nodiscard]] double gradient_norm();
+  /// Sums the gradients over the ranks, and updates the parameters.
+  void apply_gradients(StepLog& log);
   void update(double factor, double rate);
   void gather_parameters();
   void round_master();

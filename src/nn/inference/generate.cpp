@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <Kokkos_Core.hpp>
-#include <Kokkos_Profiling_ScopedRegion.hpp>
 
 #include "core/execution.hpp"
 #include "core/stopwatch.hpp"
@@ -52,6 +51,24 @@ class Steps {
   Exec all_, one_;
   bool adapts_;
   Pace pace_;
+};
+
+/// A region for profilers that adds its time to `seconds`. The region is within that time.
+class Phase {
+ public:
+  Phase(const char* name, double& seconds) : seconds_(seconds) {
+    Kokkos::Profiling::pushRegion(name);
+  }
+  ~Phase() {
+    Kokkos::Profiling::popRegion();
+    seconds_ += watch_.seconds();
+  }
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+
+ private:
+  double& seconds_;
+  Stopwatch watch_;
 };
 
 /// A running sequence.
@@ -101,9 +118,8 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
     return false;
   };
   while (begun < prompts.size() || !active.empty()) {
-    const Stopwatch watch;
     if (begun < prompts.size() && std::ssize(active) < session.batch()) {
-      const Kokkos::Profiling::ScopedRegion phase("prefill");
+      const Phase phase("prefill", result.prefill_s);
       Sequence next{begun, session.open(), Sampler(options.sampling)};
       std::vector<float> logits;
       try {
@@ -113,10 +129,9 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
         throw;
       }
       if (goes_on(next, next.sampler.pick(logits))) active.push_back(std::move(next));
-      result.prefill_s += watch.seconds();
       continue;
     }
-    const Kokkos::Profiling::ScopedRegion phase("decode");
+    const Phase phase("decode", result.decode_s);
     std::vector<std::int64_t> numbers, last;
     for (const Sequence& sequence : active) {
       numbers.push_back(sequence.number);
@@ -144,7 +159,6 @@ GeneratedBatch generate(Session<Exec>& session, const LlamaConfig& config,
     }
     active = std::move(left);
     ++result.steps;
-    result.decode_s += watch.seconds();
   }
   return result;
 }
@@ -155,33 +169,32 @@ Generated generate(Session<Exec>& session, const LlamaConfig& config,
   Sampler sampler(options.sampling);
   Generated result;
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());
-  const Stopwatch watch;
   std::vector<float> logits;
   {
-    const Kokkos::Profiling::ScopedRegion phase("prefill");
+    const Phase phase("prefill", result.prefill_s);
     logits = session.append(prompt);
   }
-  result.prefill_s = watch.seconds();
-  const Kokkos::Profiling::ScopedRegion phase("decode");
-  Steps<Exec> steps(session, options.adapts_threads);
-  std::int64_t token = sampler.pick(logits);
-  while (static_cast<std::int64_t>(result.tokens.size()) < options.max_new_tokens) {
-    result.tokens.push_back(token);
-    text.push_back(token);
-    const bool is_last =
-        static_cast<std::int64_t>(result.tokens.size()) == options.max_new_tokens ||
-        (options.stop_at_eos && config.is_end(token));
-    if (is_last) break;
-    if (!options.use_cache) {
-      session.clear();
-      token = sampler.pick(steps([&] { return session.append(text); }));
-    } else if (options.sampling.is_greedy()) {
-      token = steps([&] { return session.append_greedily({}, {&token, 1}); }).front();
-    } else {
-      token = sampler.pick(steps([&] { return session.append({&token, 1}); }));
+  {
+    const Phase phase("decode", result.decode_s);
+    Steps<Exec> steps(session, options.adapts_threads);
+    std::int64_t token = sampler.pick(logits);
+    while (static_cast<std::int64_t>(result.tokens.size()) < options.max_new_tokens) {
+      result.tokens.push_back(token);
+      text.push_back(token);
+      const bool is_last =
+          static_cast<std::int64_t>(result.tokens.size()) == options.max_new_tokens ||
+          (options.stop_at_eos && config.is_end(token));
+      if (is_last) break;
+      if (!options.use_cache) {
+        session.clear();
+        token = sampler.pick(steps([&] { return session.append(text); }));
+      } else if (options.sampling.is_greedy()) {
+        token = steps([&] { return session.append_greedily({}, {&token, 1}); }).front();
+      } else {
+        token = sampler.pick(steps([&] { return session.append({&token, 1}); }));
+      }
     }
   }
-  result.decode_s = watch.seconds() - result.prefill_s;
   return result;
 }
 
