@@ -19,12 +19,14 @@
 #include "machine/topology.hpp"
 #include "measure/ceilings.hpp"
 #include "measure/counters/counters.hpp"
-#include "nn/inference/cuda_graph.hpp"
 #include "plan/axes.hpp"
 #include "plan/plan.hpp"
 #include "ranks/communicator.hpp"
 #include "ranks/environment.hpp"
 #include "tile/bf16/amx.hpp"
+#if defined(KATT_HAS_CUDA) && defined(KATT_HAS_MODEL)
+#include "nn/inference/cuda_graph.hpp"
+#endif
 
 namespace katt::impl {
 namespace {
