@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -24,6 +25,10 @@ def table(*files):
     )
 
 
+def intervals_of(done):
+    return [tuple(map(float, bounds)) for bounds in re.findall(r"([0-9.]+)–([0-9.]+)", done.stdout)]
+
+
 def test_a_line_for_every_point(tmp_path):
     if "softmax" not in operators():
         pytest.skip("a build without softmax")
@@ -43,6 +48,11 @@ def test_a_line_for_every_point(tmp_path):
     ]
     assert all(" fused " in line for line in lines)
     assert sums.startswith("8 points: ")
+    # A second run of the sweep: the same lines, with intervals that hold those of both.
+    again = tmp_path / "again.h5"
+    subprocess.run([os.environ["KATT"], *sweep[:-1], again], check=True, capture_output=True)
+    intervals = [intervals_of(table(*files)) for files in [[made], [again], [made, again]]]
+    assert intervals[2] == [(min(one[0], two[0]), max(one[1], two[1])) for one, two in zip(*intervals[:2], strict=True)]
 
 
 def test_what_is_no_result_file_is_refused(tmp_path):
