@@ -55,6 +55,17 @@ struct InnerPlan {
                    : tile::is_zen                                 ? 256
                                                                   : 2048}
       << 10;
+  /// Bytes of B a thread that stay in its second-level cache where each thread takes the same rows at every call.
+  static constexpr std::int64_t kept_bytes = std::int64_t{2} << 20;
+  /// With AVX2 in f32 Intel's cores read several rows as fast as one, whose chain of sums takes longer. Asked at run
+  /// time: code for AVX2 runs on any processor.
+  static bool foresees_rows_side_by_side() {
+#if defined(__x86_64__)
+    return is_avx2 && sizeof(typename Unit::Element) == 4 && __builtin_cpu_is("intel") != 0;
+#else
+    return false;
+#endif
+  }
   /// Most packed bytes of A beside which the processor itself foresees a stream of B, where that is best left to
   /// it, and beside which a stream that asks for rows ahead does better than several rows side by side: more in
   /// Zen 5's larger first-level cache.
@@ -70,6 +81,7 @@ struct InnerPlan {
   std::int64_t blocks;      ///< along k
   std::int64_t a_blocks;    ///< of rows of A
   std::int64_t panel_rows;  ///< of B
+  bool is_kept;             ///< a panel a thread, the same at every call
   bool packs;
 
   InnerPlan(const GemmArgs& args, int threads)
@@ -79,19 +91,20 @@ struct InnerPlan {
         lines(divide_up(k, Unit::line)),
         a_blocks(divide_up(m, InnerShape<Unit>::most_a)) {
     const std::int64_t row_bytes = lines * line_bytes;
-    const bool is_cached =
-        m <= (is_avx2 ? 4 : 1) &&
-        n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element)) <= cached_bytes * threads;
+    const std::int64_t b_bytes = n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element));
+    const bool is_cached = m <= (is_avx2 ? 4 : 1) &&
+                           (b_bytes <= cached_bytes * threads || foresees_rows_side_by_side());
     const bool is_foreseen = Unit::is_foreseen && m == 1 && row_bytes <= foreseen_bytes;
     const bool is_asked = tile::is_zen && m <= Unit::most_asked && m * row_bytes <= asked_bytes;
     is_stream = !is_cached && (is_foreseen || is_asked);
     asks = !is_cached && !is_foreseen;
     blocks =
         is_stream ? 1 : std::max<std::int64_t>(1, divide_up(row_bytes, block_bytes(is_cached)));
+    is_kept = m <= 4 && b_bytes <= kept_bytes * threads;
     // Enough panels that a thread whose processor is taken keeps no other one waiting for long.
-    const std::int64_t wanted = threads > 1 ? 8 * static_cast<std::int64_t>(threads) : 1;
+    const std::int64_t wanted = is_kept ? threads : threads > 1 ? 8 * std::int64_t{threads} : 1;
     panel_rows = divide_up(divide_up(n, group), wanted) * group;
-    if (panel_rows > wide) panel_rows = divide_up(panel_rows, wide) * wide;
+    if (!is_kept && panel_rows > wide) panel_rows = divide_up(panel_rows, wide) * wide;
     // A single row is its own packed form where lines are whole.
     packs = m != 1 || args.a.dtype != dtype_of<typename Unit::Packed> || k % Unit::line != 0 ||
             args.a_scales.are_there();
@@ -352,11 +365,14 @@ void inner_products(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Wor
     }
     auto* sums =
         reinterpret_cast<float*>(static_cast<std::byte*>(workspace.data) + plan.packed_bytes());
-    using Policy = Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Indices>;
-    Policy policy(exec, 0, plan.panels());
-    policy.set_chunk_size(1);
-    using Panel = InnerPanel<Unit, Exec>;
-    Kokkos::parallel_for(label, policy, Panel{args, plan, a, typename Panel::Token(exec), sums});
+    const auto run = [&]<class Schedule>(Schedule) {
+      Kokkos::RangePolicy<Exec, Schedule, Indices> policy(exec, 0, plan.panels());
+      policy.set_chunk_size(1);
+      using Panel = InnerPanel<Unit, Exec>;
+      Kokkos::parallel_for(label, policy, Panel{args, plan, a, typename Panel::Token(exec), sums});
+    };
+    plan.is_kept ? run(Kokkos::Schedule<Kokkos::Static>())
+                 : run(Kokkos::Schedule<Kokkos::Dynamic>());
   });
 }
 
