@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include <Kokkos_Core.hpp>
 
@@ -99,10 +100,19 @@ struct SumLists {
     const auto n = static_cast<std::int64_t>(dweight.extent(1));
     const std::int32_t head = first[v];
     T* target = &dweight(v, 0);
+    if constexpr (is_host_v<Exec> && sizeof(T) < sizeof(float)) {
+      // Most rows of a large table. A vector of 16-bit elements fills half a line; memset() fills whole ones.
+      if (head < 0) {
+        if (team.team_rank() == 0) {
+          std::memset(static_cast<void*>(target), 0, static_cast<std::size_t>(n) * sizeof(T));
+        }
+        return;
+      }
+    }
     std::int64_t begin = 0;
     if constexpr (chunk > 0) {
       constexpr std::int64_t width = chunk * tile::lanes_v<Exec>;
-      const std::int64_t chunks = head < 0 ? 0 : n / width;
+      const std::int64_t chunks = n / width;
       for (std::int64_t k = team.team_rank(); k < chunks; k += team.team_size()) {
         const std::int64_t c = k * width;
         Vec sums[chunk];
