@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "core/text.hpp"
@@ -223,12 +225,14 @@ class SealedCandidate final : public ForeignCandidate {
 
  private:
   /// A kernel that moves or ends a sleeper would be given a transport that its requests do not take.
-  void check_sleepers() const {
+  void check_sleepers() {
     const auto bound = open_.request.at("bound").get<std::vector<int>>();
+    const auto threads = "/proc/" + std::to_string(child().id()) + "/task/";
     for (std::size_t i = 0; i < open_.sleepers.size(); ++i) {
       cpu_set_t allowed;
       CPU_ZERO(&allowed);
-      if (sched_getaffinity(open_.sleepers[i], sizeof allowed, &allowed) != 0 ||
+      if (!std::filesystem::exists(threads + std::to_string(open_.sleepers[i])) ||
+          sched_getaffinity(open_.sleepers[i], sizeof allowed, &allowed) != 0 ||
           CPU_COUNT(&allowed) != 1 || !CPU_ISSET(bound[i + 1], &allowed)) {
         throw std::runtime_error(
             "the candidate moved or ended a thread that its transport was measured with");
