@@ -237,6 +237,8 @@ void micro_kernel(const float* a, const float* b, std::int64_t depth, const Micr
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) acc[r][v] = tile::fma(broadcast, column[v], acc[r][v]);
     }
+    // With AVX2 each step reads a line of B: from L2 it comes late unless asked for.
+    if constexpr (lanes == 8) __builtin_prefetch(b + 8 * Micro<Vec>::columns, 0, 3);
     a += Rows;
     b += Micro<Vec>::columns;
   };
@@ -249,7 +251,7 @@ void micro_kernel(const float* a, const float* b, std::int64_t depth, const Micr
       for (int i = 0; i < target.columns; i += 16) __builtin_prefetch(c + i, 1, 3);
       c += target.stride;
     }
-#pragma GCC unroll 1
+#pragma GCC unroll 2
     for (int i = 0; i < Upcoming::steps; ++i) step();
   }
   for (; k < depth; ++k) step();
