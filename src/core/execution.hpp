@@ -33,7 +33,10 @@ inline Host serial_host() { return {}; }
 template <class Exec>
 constexpr Backend backend_of() {
   if constexpr (!is_host_v<Exec>) return Backend::cuda;
-  return std::is_same_v<Exec, Kokkos::Serial> ? Backend::serial : Backend::openmp;
+#if defined(KOKKOS_ENABLE_SERIAL)
+  if constexpr (std::is_same_v<Exec, Kokkos::Serial>) return Backend::serial;
+#endif
+  return Backend::openmp;
 }
 
 /// Calls f(exec) with an execution space instance of the backend; `threads` (0: all) is the number
