@@ -7,7 +7,7 @@ import synthetic
 from katt_report import groups, headline, load
 from katt_report.compare import compare
 from katt_report.figures import draw_all
-from katt_report.figures.memory import exponents
+from katt_report.growth import exponents
 from katt_report.pages.page import report
 from matplotlib.offsetbox import TextArea
 

@@ -4,6 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
+from katt_report import __version__
 from katt_report.commands.parser import Parser, meant
 from katt_report.errors import InputError
 from katt_report.text import show, tell
@@ -45,6 +46,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--calibration", type=Path, metavar="FILE.h5",
                         help="repeats of a sweep on this machine (katt-report calibration): intervals hold the differences "
                         "between runs")  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"katt-report {__version__}")
     options = parser.parse_args(arguments)
     if options.table and options.output:
         parser.error("--table: holds -o beside it, expected one of the two: it makes no folder")
