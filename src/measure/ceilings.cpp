@@ -170,9 +170,11 @@ class Bench {
       return;
     }
     const double expected = 20e9 * static_cast<double>(std::max(threads_, 1));
-    const std::int64_t floats = workers_.whole_floats(bytes);
+    const std::int64_t half = workers_.whole_floats(bytes / 2);
+    const std::int64_t floats = std::max(workers_.whole_floats(bytes), 2 * half);
+    // One buffer for both: to touch memory for the first time takes longest.
+    const Buffer data("katt::ceilings::data", static_cast<std::size_t>(floats));
     {
-      const Buffer data("katt::ceilings::data", static_cast<std::size_t>(floats));
       const auto set = static_cast<double>(floats * 4);
       const std::int64_t passes = is_host_v<Exec> ? passes_for(set, expected) : 1;
       const double seconds = best_launch(
@@ -180,10 +182,8 @@ class Bench {
           "read");
       add("read_" + level, set * static_cast<double>(passes) / seconds, "B/s", floats * 4);
     }
-    if (stop_) return;  // before more memory is touched, which takes longest
-    const std::int64_t half = workers_.whole_floats(bytes / 2);
-    const Buffer source("katt::ceilings::source", static_cast<std::size_t>(half));
-    const Buffer target("katt::ceilings::target", static_cast<std::size_t>(half));
+    const Buffer source = Kokkos::subview(data, std::pair(std::int64_t{0}, half));
+    const Buffer target = Kokkos::subview(data, std::pair(half, 2 * half));
     const auto moved = static_cast<double>(half * 8);
     const std::int64_t passes = is_host_v<Exec> ? passes_for(moved, expected) : 1;
     const auto copy = [&]<bool Stream>(const std::string& name) {
