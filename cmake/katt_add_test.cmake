@@ -81,6 +81,8 @@ function(katt_add_ranks name)
     add_test(NAME ${name}.ranks_${ranks}
              COMMAND ${katt_test_launcher} ${launcher} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${arg_UNPARSED_ARGUMENTS})
     katt_test_properties(${name}.ranks_${ranks} ranks)
+    # Ranks wait for each other by asking again and again: beside other tests they take ten times as long.
+    set_tests_properties(${name}.ranks_${ranks} PROPERTIES RUN_SERIAL ON COST 150)
     # MPI keeps memory that it allocates at its start.
     set_property(TEST ${name}.ranks_${ranks} APPEND PROPERTY ENVIRONMENT OMP_NUM_THREADS=1
                                                              ASAN_OPTIONS=detect_leaks=0)
