@@ -17,7 +17,7 @@ function(katt_target_defaults target)
   # in 13).
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(
-      ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized;-Wno-maybe-uninitialized;-Wno-restrict>)
+      ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized;-Wno-maybe-uninitialized;-Wno-restrict;-Wno-stringop-overflow>)
   endif()
   katt_cuda_language(${target})
 endfunction()

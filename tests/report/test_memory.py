@@ -6,8 +6,8 @@ import numpy as np
 import synthetic
 from katt_report import groups, headline, load
 from katt_report.compare import compare
+from katt_report.derived.growth import exponents
 from katt_report.figures import draw_all
-from katt_report.growth import exponents
 from katt_report.pages.page import report
 from matplotlib.offsetbox import TextArea
 

@@ -7,11 +7,11 @@ import pytest
 import synthetic
 from katt_report import load
 from katt_report.compare import compare
+from katt_report.derived.paired import relative_rates
 from katt_report.figures import draw_all, paired
 from katt_report.groups import groups
 from katt_report.headline import sentences
 from katt_report.pages.page import points_table
-from katt_report.paired import relative_rates
 from katt_report.schema import is_identity
 
 SHARES = (1.0, 0.5, 0.25)

@@ -11,9 +11,9 @@ import matplotlib.image
 import pytest
 import synthetic
 from katt_report import figures, groups, headline, load
+from katt_report.derived.growth import exponents
 from katt_report.figures import draw_all
 from katt_report.figures.shares import shares
-from katt_report.growth import exponents
 from katt_report.pages.output import render
 from katt_report.pages.page import report
 from katt_report.pages.shares_table import shares_table

@@ -6,12 +6,12 @@ from collections import Counter
 import numpy as np
 
 from katt_report import schema
+from katt_report.derived.growth import exponents, growth_text
+from katt_report.derived.paired import paired_lines
 from katt_report.groups import Group, groups
-from katt_report.growth import exponents, growth_text
 from katt_report.limits import ARITHMETIC, believed, checked
 from katt_report.load import Results
 from katt_report.pages.machines import machine_lines
-from katt_report.paired import paired_lines
 from katt_report.points import Points
 from katt_report.ratios import fastest
 from katt_report.statistics import Interval

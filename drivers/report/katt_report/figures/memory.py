@@ -3,10 +3,10 @@
 from matplotlib.axes import Axes
 from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 
+from katt_report.derived.growth import growth_text
 from katt_report.figures import style
 from katt_report.figures.marks import rows_words
 from katt_report.groups import Group, one_tile
-from katt_report.growth import growth_text
 from katt_report.points import Points
 from katt_report.statistics import fit_power
 from katt_report.text import bytes_text

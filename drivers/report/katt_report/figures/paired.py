@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from katt_report.derived.paired import along_one_axis, paired_axes
 from katt_report.figures import style
 from katt_report.figures.marks import measured_words
 from katt_report.groups import Group, sort_dtypes
-from katt_report.paired import along_one_axis, paired_axes
 from katt_report.text import list_text, ratio_text, value_text
 
 

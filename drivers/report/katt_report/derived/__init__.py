@@ -1,0 +1,1 @@
+"""What the rows of a group say together: fits, and rates beside a reference."""
