@@ -196,6 +196,7 @@ class TensorCase final : public Case {
     std::vector<InputChange> changes = testing::change_values(inputs, random, all);
     if (changes.empty()) return changes;
     expected_.reset();
+    for (const TensorSpec& spec : pass_.own) problem_.values.erase(spec.name);  // the reference's
     if (all) {
       derive_again(changes);
       return changes;
@@ -274,7 +275,6 @@ class TensorCase final : public Case {
   }
   /// After a change of all inputs: the others here, and for other programs.
   void derive_again(std::vector<InputChange>& changes) {
-    for (const TensorSpec& spec : pass_.own) problem_.values.erase(spec.name);  // the reference's
     inputs_.renew();
     for (auto& [name, values] : derived_) {
       auto spec = std::ranges::find(pass_.inputs, name, &TensorSpec::name);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -289,6 +290,44 @@ TEST(LinearCrossEntropyWork, CountsTheProducts) {
   EXPECT_EQ(forward_flops(forward_args(Dtype::f32)), 2 * 4 * 8 * 16);
   EXPECT_EQ(backward_flops(backward_args(Dtype::f32)), 4 * 4 * 8 * 16);
   EXPECT_EQ(forward_bytes(forward_args(Dtype::bf16)), 2 * (4 * 8 + 16 * 8) + 16 * 4);
+}
+
+/// What a peer gives: the loss alone, of the inputs of the moment.
+float loss_of(const bench::ForeignCase& foreign, std::int64_t tokens, std::int64_t hidden,
+              std::int64_t vocab) {
+  const auto input = [&](const char* name) {
+    return *std::ranges::find(foreign.inputs, name, &bench::ForeignTensor::name);
+  };
+  const HostProblem p{.tokens = tokens,
+                      .hidden_size = hidden,
+                      .vocab = vocab,
+                      .hidden = input("hidden").values,
+                      .weight = input("weight").values,
+                      .targets = input("targets").integers};
+  double sum = 0;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    sum += reference_lse(p, t) - reference_logit(p, t, p.targets[static_cast<std::size_t>(t)]);
+  }
+  return static_cast<float>(sum / static_cast<double>(tokens));
+}
+
+TEST(LinearCrossEntropySweep, PeersAreComparedWithInputsThatHaveChanged) {
+  const auto op = bench::make_tensor_operator(bench::data_of<Description>());
+  bench::Point point;
+  point.pass = "forward";
+  point.backend = Backend::serial;
+  for (const auto& [axis, value] : shape_of(5, 40, 60)) point.values[axis] = value;
+  const auto made = op->make_case(point);
+  const auto foreign = made->foreign();
+  float before = 0;
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    const std::vector<std::vector<float>> loss{{loss_of(*foreign, 5, 40, 60)}};
+    EXPECT_NE(loss[0][0], before);
+    before = loss[0][0];
+    const Status status = foreign->verify(loss).status;
+    EXPECT_TRUE(status.is_ok()) << "round " << round << ": " << status.reason();
+    EXPECT_FALSE(made->change(round, round == 1).empty());
+  }
 }
 
 }  // namespace
