@@ -8,11 +8,6 @@ from katt_report.points import Points
 from katt_report.text import list_text, ratio_text, value_text
 
 
-def paired_axis(points: Points) -> str | None:
-    """The axis that the rows were paired along, the one with the most values of several; None without one."""
-    return max(sorted(paired_axes(points)), key=lambda name: len(points.values(name)), default=None)
-
-
 def relative_rates(group: Group) -> Points:
     """The measured rows with a ratio to the reference point of their rounds, which stand for itself at 1.
 
@@ -56,9 +51,9 @@ def _same(held, text: str) -> bool:
 
 
 def along_one_axis(group: Group) -> tuple[str | None, Points]:
-    """The axis that most rows were paired along, and those rows."""
+    """The axis with the most values of those that rows were paired along, None without one, and its rows."""
     points = relative_rates(group)
-    axis = paired_axis(points)
+    axis = max(sorted(paired_axes(points)), key=lambda name: len(points.values(name)), default=None)
     if axis is not None:
         along = [axis in (part.partition("=")[0] for part in to.split(",")) for to in points["paired_to"].tolist()]
         points = points.where(np.array(along, bool))
