@@ -12,6 +12,7 @@
 #include "ops/ternary_linear/bench/description.hpp"
 #include "ops/ternary_linear/ternary_linear.hpp"
 #include "ops/ternary_linear/ternary_linear_digits.hpp"
+#include "ops/ternary_linear/ternary_linear_kernels.hpp"
 #include "ops/ternary_linear/ternary_linear_ref.hpp"
 #include "tests/ops/suite.hpp"
 
@@ -28,13 +29,14 @@ testing::Extents shape_of(std::int64_t tokens, std::int64_t in_features,
 }
 
 // Powers of two, primes, length 1, ragged blocks of 256 and 320 weights, tails of four rows and
-// tokens, two slices of rows for dx.
+// tokens, two slices of rows for dx; for tiles two sections of the depth, more tokens than an item takes.
 struct Cases : testing::SuiteDefaults {
   using Op = Description;
   static std::vector<testing::Extents> shapes() {
-    return {shape_of(1, 1, 1),    shape_of(1, 256, 64), shape_of(3, 320, 37),
-            shape_of(4, 257, 5),  shape_of(7, 1031, 9), shape_of(13, 64, 131),
-            shape_of(2, 640, 33), shape_of(5, 67, 601), shape_of(9, 700, 131)};
+    return {shape_of(1, 1, 1),      shape_of(1, 256, 64), shape_of(3, 320, 37),
+            shape_of(4, 257, 5),    shape_of(7, 1031, 9), shape_of(13, 64, 131),
+            shape_of(2, 640, 33),   shape_of(5, 67, 601), shape_of(261, 70, 17),
+            shape_of(33, 2570, 45), shape_of(9, 700, 131)};
   }
   static constexpr bool has_gradient_check = false;  // of roundings; below, of the linear part
   static std::vector<std::vector<testing::Taken>> in_place() { return {{{"dx", "x"}}}; }
@@ -101,6 +103,26 @@ TEST_P(TernaryLinear, HalfOfTheLargestIsAHalfWhateverTheLargest) {
   });
 }
 
+TEST_P(TernaryLinear, ATokenGetsTheSameBitsInEveryBatchAndOnEveryThread) {
+  constexpr std::int64_t tokens = 43, in_features = 2600, out_features = 70;
+  const Problem batch = make_problem(shape_of(tokens, in_features, out_features), GetParam());
+  Problem one = make_problem(shape_of(1, in_features, out_features), GetParam());
+  one.values["weight"] = batch.values.at("weight");
+  const Kokkos::DefaultExecutionSpace exec;
+  for (const char* variant : {"packed2", "packed5"}) {
+    const std::vector<float> out = run(exec, batch, variant);
+    ASSERT_EQ(std::ssize(out), tokens * out_features) << variant;
+    for (const std::int64_t token : {0, 15, 16, 31, 42}) {
+      const auto row = batch.values.at("x").begin() + token * in_features;
+      one.values["x"].assign(row, row + in_features);
+      const auto expected = out.begin() + token * out_features;
+      EXPECT_EQ(run(serial_host(), one, variant),
+                std::vector<float>(expected, expected + out_features))
+          << variant << ", token " << token;
+    }
+  }
+}
+
 TEST_P(TernaryLinear, ZerosGiveZeros) {
   for (const char* zeros : {"x", "weight"}) {
     Problem problem = make_problem(shape_of(3, 70, 10), GetParam());
@@ -138,6 +160,22 @@ TEST_P(TernaryLinear, NanAndLargeValues) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, TernaryLinear, ::testing::ValuesIn(all_dtypes),
                          [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(TernaryQuantisation, QuotientsOfSixteenBitsRoundTheSameInF32) {
+  for (const int exponent : {0, 1, 2, 5}) {
+    int differing = 0;
+    for (int a = 1024; a < 2048; ++a) {
+      const f16 x(std::ldexp(static_cast<float>(a), -10 - exponent));
+      for (int b = exponent == 0 ? a : 1024; b < 2048; ++b) {
+        const double largest = std::ldexp(b, -10);
+        impl::with_divisor<f16>(largest, [&](auto divisor) {
+          if (impl::quantised(x, divisor) != impl::quantised(x, largest)) ++differing;
+        });
+      }
+    }
+    EXPECT_EQ(differing, 0) << exponent;
+  }
+}
 
 TEST(TernaryReference, GradientsMatchFiniteDifferencesOfTheLinearPart) {
   // The straight-through estimator is the gradient of x_d, W_d ↦ Σ dout · (x_d · W_dᵀ).
@@ -233,7 +271,7 @@ RC_GTEST_PROP(TernaryPacking, QuantisingWhatIsQuantisedChangesNothing, ()) {
 
 RC_GTEST_PROP(TernaryLinearProperty, PackedVariantsGiveTheSameBits, ()) {
   const auto shape =
-      shape_of(*rc::gen::inRange<std::int64_t>(1, 10), *rc::gen::inRange<std::int64_t>(1, 1500),
+      shape_of(*rc::gen::inRange<std::int64_t>(1, 40), *rc::gen::inRange<std::int64_t>(1, 1500),
                *rc::gen::inRange<std::int64_t>(1, 80));
   const auto problem = make_problem(shape, Dtype::f32, *rc::gen::arbitrary<std::uint16_t>());
   const Kokkos::DefaultExecutionSpace exec;

@@ -44,6 +44,10 @@ Variant<Exec, ForwardArgs> packed_forward(const char* name, int rank, PackFormat
                 visit_dtype(args.x.dtype, [&]<class T>() {
                   impl::packed_forward<Exec, T>(exec, args, format, workspace);
                 });
+              },
+          .engine =
+              [](const ForwardArgs& args) {
+                return std::string(impl::is_on_tiles<Exec>(args) ? "amx" : "");
               }};
 }
 

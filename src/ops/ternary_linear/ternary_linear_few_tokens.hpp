@@ -397,7 +397,7 @@ FewTokens few_tokens_unit(PackFormat format, std::int64_t tokens) {
   const UnitName unit = std::is_same_v<T, bf16> ? tile::bf16_panels::unit() : UnitName::none;
   // Five digits take many operations each, and a panel of bf16 is read by tiles of AMX.
   const std::int64_t most = format == PackFormat::five_per_byte ? 8
-                            : unit == UnitName::amx             ? 12
+                            : unit == UnitName::amx             ? 28
                                                                 : 64;
   if (tokens == 0 || tokens > most) return FewTokens::panel;
   return unit == UnitName::dot ? FewTokens::dots : FewTokens::vectors;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
@@ -11,16 +12,18 @@
 /// Functors of the packed variants.
 namespace katt::ternary_linear::impl {
 
-/// v rounded to the nearest integer, half to even, for |v| < 2^51: adding 1.5·2^52 leaves no bits
-/// for a fraction. Unlike a call of rint() it compiles to vector additions everywhere.
-KOKKOS_FORCEINLINE_FUNCTION double round_half_even(double v) {
-  constexpr double magic = 0x1.8p52;
+/// v rounded to the nearest integer, half to even, for |v| < 2^22: adding 1.5·2^52, in f32 1.5·2^23,
+/// leaves no bits for a fraction. Unlike a call of rint() it compiles to vector additions everywhere.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real round_half_even(Real v) {
+  constexpr Real magic = std::is_same_v<Real, double> ? Real(0x1.8p52) : Real(0x1.8p23);
   return (v + magic) - magic;
 }
 
-/// max(max |row|, 1e-5), what a token is divided by. In f64, as everything that is rounded to an
-/// integer: a quotient that falls on a half must round as the definition says, and f32 moves it off
-/// the half as often as not.
+/// The least that a token is divided by.
+inline constexpr double least_largest = 1e-5;
+
+/// max(max |row|, 1e-5), what a token is divided by.
 template <class Exec, class Team, class T>
 KOKKOS_INLINE_FUNCTION double token_largest(const Team& team, const T* row, std::int64_t n) {
   tile::RowMax<Exec> found(0.0F);
@@ -28,29 +31,42 @@ KOKKOS_INLINE_FUNCTION double token_largest(const Team& team, const T* row, std:
     found.add(V(Kokkos::abs(tile::load<V>(row + c))));
   });
   const auto largest = static_cast<double>(found.total(team));
-  return largest > 1e-5 ? largest : 1e-5;
+  return largest > least_largest ? largest : least_largest;
 }
 
-/// x_q of one value, still as a double; NaN stays NaN. 127 · x is exact and the quotient is rounded
+/// Calls f(largest) with the type in which quotients 127 · x / largest round as the definition says. That is
+/// f64; f32 moves one of f32 operands off or onto a half. Of 16 bits 127 · x is exact in f32, and with operands
+/// of 11 bits a quotient of the size 2^7−d that is no half lies at least 2^−12−d away from one, where f32 rounds
+/// by 2^−18−d.
+template <class T, class F>
+KOKKOS_FORCEINLINE_FUNCTION void with_divisor(double largest, const F& f) {
+  constexpr double most = 1e36;  // 127 · x is finite
+  if constexpr (sizeof(T) == 2) {
+    if (largest > least_largest && largest < most) return f(static_cast<float>(largest));
+  }
+  f(largest);
+}
+
+/// x_q of one value, not yet an integer; NaN stays NaN. 127 · x is exact and the quotient is rounded
 /// once, so that halves stay halves: x · s_x, with a rounded s_x, may fall beside one, and a
 /// compiler may or may not fuse that product with the addition that rounds it.
-template <class T>
-KOKKOS_FORCEINLINE_FUNCTION double quantised(const T& value, double largest) {
-  const double exact = static_cast<double>(static_cast<float>(value)) * 127.0 / largest;
-  const double rounded = round_half_even(exact);
-  const double above = rounded < -128.0 ? -128.0 : rounded;
-  return above > 127.0 ? 127.0 : above;
+template <class T, class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real quantised(const T& value, Real largest) {
+  const Real exact = static_cast<Real>(static_cast<float>(value)) * Real(127) / largest;
+  const Real rounded = round_half_even(exact);
+  const Real above = rounded < Real(-128) ? Real(-128) : rounded;
+  return above > Real(127) ? Real(127) : above;
 }
 
 /// Tokens as bytes: rows of `stride` values, zero beyond in_features.
 struct QuantisedTokens {
   std::int8_t* values;  ///< (tokens, stride)
-  float* scale;         ///< (tokens): s_x; NaN where the token holds a NaN, which has no integer
-  std::int32_t* sum;    ///< (tokens): Σ x_q
+  float* inverse;     ///< (tokens): 1 / s_x; NaN where the token holds a NaN, which has no integer
+  std::int32_t* sum;  ///< (tokens): Σ x_q
   std::int64_t stride;
 };
 
-/// x_q, s_x and Σ x_q of every token, one team each.
+/// x_q, 1 / s_x and Σ x_q of every token, one team each.
 template <class Exec, class T>
 struct QuantiseTokens {
   using Memory = typename Exec::memory_space;
@@ -69,21 +85,24 @@ struct QuantiseTokens {
     const std::int64_t step = team.team_size();
     std::int32_t sum = 0;
     std::int32_t undefined = 0;
-    if constexpr (is_host_v<Exec>) {
-      for (std::int64_t i = 0; i < n; i += piece) {
-        quantise_piece(row + i, n - i < piece ? n - i : piece, largest, target + i, sum, undefined);
+    with_divisor<T>(largest, [&](auto divisor) {
+      if constexpr (is_host_v<Exec>) {
+        for (std::int64_t i = 0; i < n; i += piece) {
+          const std::int64_t count = n - i < piece ? n - i : piece;
+          quantise_piece(row + i, count, divisor, target + i, sum, undefined);
+        }
+      } else {
+        for (std::int64_t i = first; i < n; i += step) {
+          quantise_piece(row + i, 1, divisor, target + i, sum, undefined);
+        }
       }
-    } else {
-      for (std::int64_t i = first; i < n; i += step) {
-        quantise_piece(row + i, 1, largest, target + i, sum, undefined);
-      }
-    }
+    });
     for (std::int64_t i = n + first; i < out.stride; i += step) target[i] = 0;
     team.team_reduce(Kokkos::Sum<std::int32_t>(sum));
     team.team_reduce(Kokkos::Sum<std::int32_t>(undefined));
     if (team.team_rank() == 0) {
-      out.scale[t] = undefined == 0 ? static_cast<float>(127.0 / largest)
-                                    : Kokkos::Experimental::quiet_NaN_v<float>;
+      out.inverse[t] = undefined == 0 ? static_cast<float>(largest / 127.0)
+                                      : Kokkos::Experimental::quiet_NaN_v<float>;
       out.sum[t] = sum;
     }
   }
@@ -92,18 +111,19 @@ struct QuantiseTokens {
   static constexpr std::int64_t piece = 64;
 
   /// In steps of one type each, which compilers make vectors of.
+  template <class Real>
   KOKKOS_FORCEINLINE_FUNCTION static void quantise_piece(const T* from, std::int64_t count,
-                                                         double largest, std::int8_t* target,
+                                                         Real largest, std::int8_t* target,
                                                          std::int32_t& sum,
                                                          std::int32_t& undefined) {
     constexpr std::int64_t most = is_host_v<Exec> ? piece : 1;
-    double integers[most];
+    Real integers[most];
     std::int32_t values[most];
     for (std::int64_t j = 0; j < count; ++j) integers[j] = quantised(from[j], largest);
     for (std::int64_t j = 0; j < count; ++j) {
       const bool is_defined =
           integers[j] == integers[j];  // NOLINT(misc-redundant-expression): not for NaN
-      values[j] = static_cast<std::int32_t>(is_defined ? integers[j] : 0.0);
+      values[j] = static_cast<std::int32_t>(is_defined ? integers[j] : Real(0));
       undefined += is_defined ? 0 : 1;
     }
     for (std::int64_t j = 0; j < count; ++j) {
@@ -172,10 +192,10 @@ struct PackedForward {
       for (int r = 0; r < R; ++r) team.team_reduce(Kokkos::Sum<std::int32_t>(sums[n][r]));
       if (team.team_rank() > 0) continue;
       const std::int32_t sum = tokens.sum[t];
-      const float scale = tokens.scale[t];
+      const float inverse = tokens.inverse[t];
       float values[R];  // a vector's work
       for (int r = 0; r < R; ++r) {
-        values[r] = static_cast<float>(sums[n][r] - sum) * weight_scales[row + r] / scale;
+        values[r] = static_cast<float>(sums[n][r] - sum) * weight_scales[row + r] * inverse;
       }
       for (int r = 0; r < R; ++r) out(t, row + r) = static_cast<T>(values[r]);
     }
@@ -195,11 +215,13 @@ struct FakeQuantise {
     const T* row = &x(t, 0);
     T* target = out + t * n;
     const double largest = token_largest<Exec>(team, row, n);
-    const double scale = 127.0 / largest;
     const std::int64_t step = team.team_size();
-    for (std::int64_t i = team.team_rank(); i < n; i += step) {
-      target[i] = static_cast<T>(static_cast<float>(quantised(row[i], largest) / scale));
-    }
+    with_divisor<T>(largest, [&]<class Real>(Real divisor) {
+      const auto inverse = static_cast<Real>(largest / 127.0);
+      for (std::int64_t i = team.team_rank(); i < n; i += step) {
+        target[i] = static_cast<T>(static_cast<float>(quantised(row[i], divisor) * inverse));
+      }
+    });
   }
 };
 

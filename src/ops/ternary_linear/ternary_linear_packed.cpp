@@ -8,6 +8,7 @@
 #include "ops/linear/gemm/gemm.hpp"
 #include "ops/ternary_linear/ternary_linear_few_tokens.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
+#include "ops/ternary_linear/ternary_linear_tiles.hpp"
 
 namespace katt::ternary_linear::impl {
 
@@ -20,18 +21,18 @@ constexpr std::int64_t panel_blocks = 32;
 /// The quantised tokens in the first `total` bytes of a workspace.
 struct TokenLayout {
   std::int64_t stride;
-  std::size_t scale, sum, total;
+  std::size_t inverse, sum, total;
 
   TokenLayout(const ConstTensorRef<2>& x, PackFormat format) {
     const std::int64_t block = block_weights(format);
     stride = (x.extent[1] + block - 1) / block * block;
-    scale = aligned_bytes<std::int8_t>(x.extent[0] * stride);
-    sum = scale + aligned_bytes<float>(x.extent[0]);
+    inverse = aligned_bytes<std::int8_t>(x.extent[0] * stride);
+    sum = inverse + aligned_bytes<float>(x.extent[0]);
     total = sum + aligned_bytes<std::int32_t>(x.extent[0]);
   }
   QuantisedTokens at(void* workspace) const {
     auto* base = static_cast<std::byte*>(workspace);
-    return {reinterpret_cast<std::int8_t*>(base), reinterpret_cast<float*>(base + scale),
+    return {reinterpret_cast<std::int8_t*>(base), reinterpret_cast<float*>(base + inverse),
             reinterpret_cast<std::int32_t*>(base + sum), stride};
   }
 };
@@ -117,9 +118,24 @@ struct BackwardLayout {
 
 }  // namespace
 
+template <class Exec>
+bool is_on_tiles([[maybe_unused]] const ForwardArgs& args) {
+#if defined(KATT_TERNARY_TILES)
+  return is_host_v<Exec> && uses_tiles(args.tokens());
+#else
+  return false;
+#endif
+}
+
 template <class Exec, class T>
 std::size_t packed_forward_bytes(const Exec& /*exec*/, const ForwardArgs& args, PackFormat format) {
-  return TokenLayout(args.x, format).total;
+  const TokenLayout layout(args.x, format);
+#if defined(KATT_TERNARY_TILES)
+  if (is_on_tiles<Exec>(args)) {
+    return layout.total + TokenPanels(args.tokens(), layout.stride, nullptr).bytes();
+  }
+#endif
+  return layout.total;
 }
 
 template <class Exec, class T>
@@ -128,6 +144,12 @@ void packed_forward(const Exec& exec, const ForwardArgs& args, PackFormat format
   using Memory = typename Exec::memory_space;
   const QuantisedTokens tokens = quantise<Exec, T>(exec, args.x, format, workspace);
   visit_format(format, [&]<PackFormat Format>() {
+#if defined(KATT_TERNARY_TILES)
+    if (is_on_tiles<Exec>(args)) {
+      auto* panels = static_cast<std::byte*>(workspace.data) + TokenLayout(args.x, format).total;
+      return tile_forward<T, Format>(exec, args, tokens, panels);
+    }
+#endif
     using Functor = PackedForward<Exec, T, Format>;
     tile::for_each_row(exec, "katt::ternary_linear::packed_forward",
                        (args.out_features() + Functor::team_rows - 1) / Functor::team_rows,
@@ -168,6 +190,10 @@ void packed_backward(const Exec& exec, const BackwardArgs& args, PackFormat form
                  "katt::ternary_linear::packed_dx");
   }
 }
+
+#define KATT_INSTANTIATE_TERNARY_TILES(Exec) template bool is_on_tiles<Exec>(const ForwardArgs&);
+
+KATT_FOR_EACH_EXEC(KATT_INSTANTIATE_TERNARY_TILES)
 
 #define KATT_INSTANTIATE_PACKED(Exec, T)                                                           \
   template std::size_t packed_forward_bytes<Exec, T>(const Exec&, const ForwardArgs&, PackFormat); \

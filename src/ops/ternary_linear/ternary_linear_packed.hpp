@@ -10,6 +10,10 @@
 /// so that no sum is split and nothing of the weight's size is stored.
 namespace katt::ternary_linear::impl {
 
+/// True when the forward pass multiplies on AMX tiles.
+template <class Exec>
+bool is_on_tiles(const ForwardArgs& args);
+
 template <class Exec, class T>
 std::size_t packed_forward_bytes(const Exec& exec, const ForwardArgs& args, PackFormat format);
 template <class Exec, class T>
