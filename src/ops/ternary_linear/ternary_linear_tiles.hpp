@@ -26,6 +26,13 @@ namespace katt::ternary_linear::impl {
 
 namespace amx = tile::amx;
 
+/// C += A·B of 16 × 64 × 16 bytes, unsigned times signed, in 32-bit sums, for tile registers C, A and B: row p
+/// of B holds, for every column n, the elements (4p, n) to (4p + 3, n) side by side.
+template <int C, int A, int B>
+KOKKOS_FORCEINLINE_FUNCTION void multiply_bytes() {
+  asm volatile("tdpbusd %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(B), "i"(A), "i"(C));
+}
+
 /// Tokens as the tile registers read them: a panel (16 tokens, 64 values) holds, for four values at a time,
 /// those of all its tokens side by side. Panels of one group of 16 tokens lie in the order of their values.
 struct TokenPanels {
@@ -148,13 +155,13 @@ struct TileForward {
     for (std::int64_t step = 0; step < count; ++step) {
       amx::load<4>(weights);
       amx::load<6>(left);
-      amx::product_bytes<0, 4, 6>();
+      multiply_bytes<0, 4, 6>();
       amx::load<5>(weights + amx::panel_bytes);
-      amx::product_bytes<1, 5, 6>();
+      multiply_bytes<1, 5, 6>();
       if constexpr (Groups == 2) {
         amx::load<7>(right);
-        amx::product_bytes<2, 4, 7>();
-        amx::product_bytes<3, 5, 7>();
+        multiply_bytes<2, 4, 7>();
+        multiply_bytes<3, 5, 7>();
       }
       weights += 2 * amx::panel_bytes;
       left += amx::panel_bytes;

@@ -91,13 +91,6 @@ KOKKOS_FORCEINLINE_FUNCTION void product_bf16() {
   asm volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(B), "i"(A), "i"(C));
 }
 
-/// C += A·B of 16 × 64 × 16 bytes, unsigned times signed, and sums of 32 bits: row p of B holds, for
-/// every column n, the elements (4p, n) to (4p + 3, n) side by side.
-template <int C, int A, int B>
-KOKKOS_FORCEINLINE_FUNCTION void product_bytes() {
-  asm volatile("tdpbusd %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(B), "i"(A), "i"(C));
-}
-
 #endif
 
 }  // namespace katt::tile::amx
