@@ -1,6 +1,7 @@
 """One version everywhere: CMakeLists.txt says it, and what cannot read it there says the same."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -24,3 +25,22 @@ def test_the_package_of_python_reads_it_there():
     source = held["tool"]["scikit-build"]["metadata"]["version"]
     assert re.search(source["regex"], (ROOT / source["input"]).read_text())["value"] == found(source["input"], r"^  VERSION (\S+)$")
     assert held["project"]["dynamic"] == ["version"]
+
+
+def release_notes(*arguments):
+    return subprocess.run([ROOT / "scripts" / "release_notes", *arguments], capture_output=True, text=True)
+
+
+def test_the_changes_of_the_version_are_its_notes():
+    version = found("CMakeLists.txt", r"^  VERSION (\S+)$")
+    notes = release_notes(f"v{version}")
+    assert notes.returncode == 0
+    section = re.search(rf"^## {re.escape(version)}\n\n(.*?)(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert notes.stdout.strip() == section[1].strip()
+    assert release_notes().stdout == notes.stdout
+
+
+def test_a_tag_of_another_version_is_refused():
+    refused = release_notes("v0.0.1")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.count("\n") == 1 and "v0.0.1" in refused.stderr

@@ -13,4 +13,4 @@ from katt_report.load import Results, load
 from katt_report.points import Points
 
 __all__ = ["Group", "InputError", "Points", "Results", "compare", "groups", "headline", "load"]
-__version__ = "0.1.0"
+__version__ = "1.0.0"
