@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
-#include "core/parts.hpp"
 #include "core/views.hpp"
+#include "ops/ternary_linear/ternary_linear.hpp"
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 #include "tile/bf16/amx.hpp"
 #include "tile/bf16/transpose.hpp"
