@@ -157,32 +157,6 @@ struct DequantiseRows {
   std::int64_t first;
   StridedView<T, 2, Memory> out;
 
-#if defined(KATT_TERNARY_AVX512)
-  /// block() of 16 bits: bytes lie in lanes of as many, and a shuffle looks the weights up. Index bits above
-  /// the lowest two do not matter.
-  template <int Digits>
-  static void look_up(const std::uint8_t* from, T* target, std::uint64_t minus, std::uint64_t zero,
-                      std::uint64_t plus) {
-    const __m512i table =
-        _mm512_set1_epi64(static_cast<std::int64_t>(zero << 48 | plus << 32 | zero << 16 | minus));
-    for (int half = 0; half < 2; ++half, from += 32, target += 32) {
-      __m512i rest =
-          _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-      for (int k = 0; k < Digits; ++k) {
-        __m512i digit = rest;
-        if constexpr (Digits == 4) {
-          rest = _mm512_srli_epi16(rest, 2);
-        } else {
-          const __m512i triple = _mm512_add_epi16(rest, _mm512_add_epi16(rest, rest));
-          digit = _mm512_srli_epi16(triple, 8);
-          rest = _mm512_and_si512(triple, _mm512_set1_epi16(255));
-        }
-        _mm512_storeu_si512(target + k * block_bytes, _mm512_permutexvar_epi16(digit, table));
-      }
-    }
-  }
-#endif
-
   /// A whole block of a row, in loops that compilers make vectors of: with a choice of three values
   /// in place of a product and a conversion.
   template <int Digits>
@@ -192,9 +166,6 @@ struct DequantiseRows {
     const auto minus = std::bit_cast<Bits>(values[0]);
     const auto zero = std::bit_cast<Bits>(values[1]);
     const auto plus = std::bit_cast<Bits>(values[2]);
-#if defined(KATT_TERNARY_AVX512)
-    if constexpr (sizeof(T) == 2) return look_up<Digits>(from, target, minus, zero, plus);
-#endif
     std::uint8_t rest[block_bytes];
     std::memcpy(rest, from, block_bytes);
     for (int k = 0; k < Digits; ++k) {
