@@ -96,6 +96,28 @@ def sweep_libraries(katt, *arguments):
     return rows, report
 
 
+CLOSED = """
+import weakref
+import torch
+from katt_peers.torch_case import gradients_of
+made = []
+def softmax(inputs):
+    made.append(torch.softmax(inputs["x"], -1))
+    return made[0]
+inputs = {"x": torch.ones(2, 3)}
+gradients = gradients_of(softmax, inputs, ["x"], torch.ones(2, 3))
+assert gradients()[0].shape == (2, 3) and gradients.kept_bytes == 24
+output = weakref.ref(made.pop())
+del gradients, inputs
+assert output() is None
+"""
+
+
+@needs_libraries
+def test_a_closed_case_of_pytorch_is_freed():
+    subprocess.run([PROGRAM.parent / "python", "-c", CLOSED], check=True)
+
+
 @needs_libraries
 def test_torch_attention_is_verified(katt):
     rows, report = sweep_libraries(

@@ -130,7 +130,7 @@ def gradients_of(function, inputs, names, dout):
     def keep(tensor):
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # itself, an output of its step would keep the graph, and the graph the output
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = function(inputs)
