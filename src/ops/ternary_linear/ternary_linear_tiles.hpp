@@ -80,10 +80,11 @@ struct PackTokens {
 template <class T, PackFormat Format>
 struct TileForward {
   static constexpr int digits = digits_per_byte(Format);
-  static constexpr int section_blocks =
-      8;  ///< of packed bytes: a section fits the second-level cache
+  /// Packed blocks of a section, whose digits take 64 or 80 KiB of the second-level cache.
+  static constexpr int section_blocks = 8;
   static constexpr int item_rows = 2 * amx::rows;
-  static constexpr int item_groups = 16;  ///< their sums are half of that cache's first level
+  /// Their sums take 32 KiB.
+  static constexpr int item_groups = 16;
   static constexpr int sums_of_tile = amx::panel_bytes / 4;
 
   const std::uint8_t* rows;
