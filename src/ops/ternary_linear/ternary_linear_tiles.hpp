@@ -12,6 +12,7 @@
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 #include "tile/bf16/amx.hpp"
 #include "tile/bf16/transpose.hpp"
+#include "tile/extents.hpp"
 #include "tile/rows/elementwise.hpp"
 #include "tile/vec/vec.hpp"
 
@@ -42,7 +43,7 @@ struct TokenPanels {
   std::byte* panels;
 
   TokenPanels(std::int64_t tokens, std::int64_t stride, void* memory)
-      : groups((tokens + amx::rows - 1) / amx::rows),
+      : groups(divide_up(tokens, amx::rows)),
         steps(stride / amx::row_bytes),
         panels(static_cast<std::byte*>(memory)) {}
   std::size_t bytes() const { return static_cast<std::size_t>(groups * steps * amx::panel_bytes); }
@@ -202,9 +203,7 @@ struct TileForward {
 };
 
 /// True where this process multiplies so many tokens on tiles: fewer leave most of a tile empty.
-inline bool uses_tiles(std::int64_t tokens) {
-  return tokens >= 12 && amx::refusal().empty() && cpu_features().amx_int8;
-}
+inline bool uses_tiles(std::int64_t tokens) { return tokens >= 12 && cpu_features().amx_int8; }
 
 template <class T, PackFormat Format>
 void tile_forward(const Host& exec, const ForwardArgs& args, const QuantisedTokens& tokens,
@@ -216,15 +215,11 @@ void tile_forward(const Host& exec, const ForwardArgs& args, const QuantisedToke
   Kokkos::parallel_for(label, Items(exec, 0, panels.groups, Kokkos::ChunkSize(1)),
                        PackTokens{tokens, args.tokens(), panels});
   using Functor = TileForward<T, Format>;
-  const auto parts = [](std::int64_t whole, std::int64_t part) {
-    return (whole + part - 1) / part;
-  };
-  const std::int64_t row_items = parts(args.out_features(), Functor::item_rows);
-  Kokkos::parallel_for(
-      label,
-      Items(exec, 0, row_items * parts(panels.groups, Functor::item_groups), Kokkos::ChunkSize(1)),
-      Functor{args.packed.rows(), args.packed.scales(), args.packed.row_bytes(), row_items, tokens,
-              panels, args.out.view<T, Kokkos::HostSpace>()});
+  const std::int64_t row_items = divide_up(args.out_features(), Functor::item_rows);
+  const std::int64_t items = row_items * divide_up(panels.groups, Functor::item_groups);
+  Kokkos::parallel_for(label, Items(exec, 0, items, Kokkos::ChunkSize(1)),
+                       Functor{args.packed.rows(), args.packed.scales(), args.packed.row_bytes(),
+                               row_items, tokens, panels, args.out.view<T, Kokkos::HostSpace>()});
 }
 
 #endif
