@@ -5,7 +5,7 @@ Run by the build when the libraries are there: writes the source of katt::bench:
 code that the rows of a sweep are made of (docs/measuring.md, "The code of a row").
 
   from      the objects that define OP's forward_variants() and backward_variants(); of --swept, something above the
-            operators that is swept like one, the sources in DIR
+            operators that is swept like one, the sources in DIR; of a model (MODEL), all of its sources
   followed  an object of one source to those that define the symbols that it asks for; to and from sources that were
             compiled several together, the headers that are included to the sources beside them that include them, too
   counted   the project's files that the compiler read for these sources, as it told Ninja (.d files with other generators)
@@ -27,6 +27,7 @@ from cpp_tokens import code_digest, token_hash  # noqa: E402
 APART = re.compile(
     r"^drivers/|^src/(io|measure|plan|process|record|sweep)/|^src/op/(?!variants\.)|/bench/|/reference/|_ref\.|/schema\."
 )
+MODEL = re.compile(r"^src/(nn|training)/(?!.*/bench/)")
 BASELINE = "naive"
 PASSES = ("forward", "backward")
 
@@ -159,7 +160,7 @@ class Code:
 
 
 def rows_of(code, only, swept):
-    """(op, pass, variant, files); variant "" stands for those that have no row of their own."""
+    """(op, pass, variant, files); variant "" stands for those that have no row of their own, pass "" for both."""
     ops = {match[1] for path in code.read if (match := re.match(r"src/ops/(\w+)/", path))}
     for op in sorted(ops):
         for a_pass in PASSES:
@@ -175,6 +176,8 @@ def rows_of(code, only, swept):
         for op in names:
             for a_pass in PASSES:
                 yield op, a_pass, "", code.files(roots)
+    if roots := [path for path in code.read if MODEL.match(path)]:
+        yield "model", "", "", code.files(roots)
 
 
 def text_of(source, rows):

@@ -1,5 +1,9 @@
 #include "drivers/summaries.hpp"
 
+#include <cstdint>
+#include <string>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "core/build_info.hpp"
@@ -9,6 +13,7 @@
 #include "machine/sensors.hpp"
 #include "machine/topology.hpp"
 #include "measure/counters/counters.hpp"
+#include "op/code.hpp"
 #include "plan/forecast.hpp"
 #include "ranks/communicator.hpp"
 #include "ranks/environment.hpp"
@@ -60,6 +65,18 @@ Json machine_json() {
           {"memory_bytes", host.memory_bytes},
           {"huge_pages", memory::huge_pages()},
           {"available_bytes", available_memory(Backend::openmp)}};
+}
+
+/// The files that the program is made of, path → hash of the tokens, and the paths of those that models run.
+Json code_json() {
+  const CodeTable table = impl::code_table();
+  Json files = Json::object();
+  for (const CodeFile& file : table.files) files[std::string(file.file)] = file.tokens;
+  Json model = Json::array();
+  if (const Code* found = find_code("model", "", "")) {
+    for (const std::uint16_t index : found->files) model.push_back(table.files[index].file);
+  }
+  return {{"files", std::move(files)}, {"model", std::move(model)}};
 }
 
 Json operator_json(const Operator& op) {
@@ -177,6 +194,7 @@ std::string info_json(const Registry& registry, std::span<const io::CeilingRow> 
                    {"mpi_takes_device_memory", ranks::mpi_takes_device_memory()},
                    {"nccl", ranks::nccl_version()}}},
                  {"ranks", ranks::world().size()},
+                 {"code", code_json()},
                  {"machine", machine_json()},
                  {"backends", std::move(backends)},
                  {"devices", std::move(gpus)},

@@ -19,7 +19,7 @@ struct Outlook;
 struct Merged;
 [[nodiscard]] std::string merged_json(const Merged& merged, const std::string& output);
 
-/// `katt info --json`: build, machine, backends, operators with axes, variants and tiles, ceilings.
+/// `katt info --json`: build, code, machine, backends, operators with axes, variants and tiles, ceilings.
 /// It lists the variants of the backends that can run here, and none before Kokkos is initialised.
 [[nodiscard]] std::string info_json(const Registry& registry,
                                     std::span<const io::CeilingRow> ceilings);

@@ -1,14 +1,16 @@
 #include "drivers/runtime/model_profile.hpp"
 
 #include <string>
+#include <utility>
+#include <variant>
 
-#include "core/build_info.hpp"
 #include "drivers/runtime/messages.hpp"
 #include "machine/affinity.hpp"
 #include "machine/machine.hpp"
 #include "measure/ceilings.hpp"
 #include "measure/profile.hpp"
 #include "ranks/traffic.hpp"
+#include "record/provenance.hpp"
 
 namespace katt::impl {
 
@@ -27,13 +29,14 @@ void describe_run(io::TensorFile& file, const char* kind, Backend backend, int t
   file.set_attribute("generator", std::string("katt"));
   file.set_attribute("log", std::string(kind));
   file.set_attribute("dtype", std::string(name_of(dtype)));
-  file.set_attribute("backend", std::string(name_of(backend)));
   file.set_attribute("threads", std::int64_t{bench::resolved_threads(backend, threads)});
-  file.set_attribute("device", bench::device_name(backend));
+  file.set_attribute("finished_at", bench::utc_now());
+  for (auto& [name, held] : bench::program_and_machine({backend})) {
+    std::visit([&](auto& value) { file.set_attribute(name, std::move(value)); }, held);
+  }
   if (const std::string way = ranks::device_transports(); !way.empty()) {
     file.set_attribute("transport", way);
   }
-  file.set_attribute("commit", std::string(build_info().commit));
   if (profile.runs > 0) file.set_profile("profile", profile);
 }
 

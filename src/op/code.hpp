@@ -13,7 +13,8 @@ struct CodeFile {
 
 /// The code that an operator's variant and its baseline are made of (docs/measuring.md, "The code of
 /// a row"): its name of 16 hex digits, and its files as indices into CodeTable::files. Variants
-/// without an entry of their own have that of variant "".
+/// without an entry of their own have that of variant "". Training and inference of models have op "model", and neither
+/// pass nor variant.
 struct Code {
   std::string_view op, pass, variant, name;
   std::span<const std::uint16_t> files;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <iterator>
 #include <sstream>
 
 #include <Kokkos_Core.hpp>
@@ -17,6 +18,14 @@
 namespace katt::bench {
 namespace {
 
+std::string kokkos_configuration() {
+  std::ostringstream text;
+  Kokkos::print_configuration(text);
+  return text.str();
+}
+
+}  // namespace
+
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -26,16 +35,7 @@ std::string utc_now() {
   return text.data();
 }
 
-std::string kokkos_configuration() {
-  std::ostringstream text;
-  Kokkos::print_configuration(text);
-  return text.str();
-}
-
-}  // namespace
-
-io::Attributes provenance(const SweepRequest& request, const std::string& command,
-                          const std::vector<Backend>& backends) {
+io::Attributes program_and_machine(const std::vector<Backend>& backends) {
   const BuildInfo& build = build_info();
   const Machine& host = machine();
   std::vector<std::string> names;
@@ -48,15 +48,6 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
   }
   const auto bytes = [](std::size_t n) { return static_cast<std::int64_t>(n); };
   return {
-      {"command", command},
-      {"title", request.title},
-      {"sweep", request.source.empty() ? entries_json(request.entries) : request.source},
-      {"settings", settings_json(request.settings)},
-      {"seed", static_cast<std::int64_t>(request.settings.seed)},
-      {"started_at", utc_now()},
-      {"finished_at", std::string()},
-      {"peers", std::string("{}")},
-      {"status", std::string("running")},
       {"katt_version", std::string(build.version)},
       {"commit", std::string(build.commit)},
       {"dirty", std::int64_t{build.dirty ? 1 : 0}},
@@ -82,6 +73,23 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
       {"load_average", load_average()},
       {"environment", environment_json()},
   };
+}
+
+io::Attributes provenance(const SweepRequest& request, const std::string& command,
+                          const std::vector<Backend>& backends) {
+  io::Attributes attributes{
+      {"command", command},
+      {"title", request.title},
+      {"sweep", request.source.empty() ? entries_json(request.entries) : request.source},
+      {"settings", settings_json(request.settings)},
+      {"seed", static_cast<std::int64_t>(request.settings.seed)},
+      {"started_at", utc_now()},
+      {"finished_at", std::string()},
+      {"peers", std::string("{}")},
+      {"status", std::string("running")},
+  };
+  std::ranges::move(program_and_machine(backends), std::back_inserter(attributes));
+  return attributes;
 }
 
 io::Attributes closing(const std::string& status, const std::string& peers) {

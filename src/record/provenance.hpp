@@ -9,8 +9,14 @@
 
 namespace katt::bench {
 
-/// The attributes of /runs/RUN when a run starts: the request, the program and the machine. Holds
-/// no host or user name. Call after Kokkos::initialize.
+/// The attributes on the program, the machine and its load. They hold no host or user name. Call after
+/// Kokkos::initialize.
+[[nodiscard]] io::Attributes program_and_machine(const std::vector<Backend>& backends);
+
+/// The present time in UTC, ISO 8601.
+[[nodiscard]] std::string utc_now();
+
+/// The attributes of /runs/RUN when a run starts: the request, the program and the machine.
 [[nodiscard]] io::Attributes provenance(const SweepRequest& request, const std::string& command,
                                         const std::vector<Backend>& backends);
 

@@ -13,6 +13,9 @@ def test_json(katt):
     info = json.loads(done.stdout)
     assert info["build"]["kokkos"] and info["version"]
     assert info["machine"]["cores"] >= 1
+    files, model = info["code"]["files"], set(info["code"]["model"])
+    assert {"src/nn/runner.hpp", "src/training/trainer.cpp", "src/ops/linear/gemm/gemm.cpp"} <= model < set(files)
+    assert "src/ops/softmax/softmax.cpp" in set(files) - model
     assert {backend["name"] for backend in info["backends"]} == {"openmp", "serial", "cuda"}
     attention = next(op for op in info["operators"] if op["name"] == "attention")
     names = {variant["name"] for variant in attention["variants"]}

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import h5py
 import numpy as np
@@ -114,6 +115,8 @@ def test_train_by_phase_and_operator(katt, model):
     assert {phase for phase, _ in found} == {"forward", "backward", "optimizer"}
     with h5py.File(katt.folder / "log.h5") as file:
         assert file.attrs["log"] == "train" and len(file["loss"]) == 3
+        assert {"katt_version", "commit", "dirty", "device", "cpu_id", "isa", "cores"} <= set(file.attrs)
+        assert datetime.now(UTC) - datetime.fromisoformat(file.attrs["finished_at"]) < timedelta(hours=1)
         assert attributes["time_s"] == pytest.approx(float(np.mean(file["time_s"][:])), rel=1e-3)
     # Calls and work are those of a step: two microbatches of 32 tokens.
     tokens = 2 * 2 * 16

@@ -135,6 +135,11 @@ def test_the_command_lists_by_machine_and_experiment(tmp_path, tree, capsys):
         runs.attrs.update({"generator": "katt experiments", "build": '{"commit": ""}',
                            "machine": '{"cpu": "AMD EPYC", "isa": ["avx512f"], "cores": 2}'})  # fmt: skip
         runs["dtype"] = np.zeros(5)
+    for name, path in (("named", NAIVE[0]), ("old", FUSED[-1])):
+        with h5py.File(folder / f"{name}.h5", "w") as runs:
+            runs.attrs.update({"generator": "katt experiments", "machine": '{"cpu": "AMD EPYC", "isa": ["avx512f"], "cores": 2}',
+                               "code": json.dumps({path: token_hash((tree / path).read_text())})})  # fmt: skip
+            runs["dtype"] = np.zeros(2)
     (tree / FUSED[-1]).write_text("")
     status, out, err = run(capsys, "fresh", folder, "--source", tree)
     assert (status, err) == (0, "")
@@ -144,7 +149,9 @@ def test_the_command_lists_by_machine_and_experiment(tmp_path, tree, capsys):
         "amd-avx2-2c     softmax      4 rows  50 % stale (12 days)",
         "    softmax forward fused f32: 2, src/ops/softmax/fused.cpp",
         "zen4-avx512-2c  model        5 rows  unknown",
-        "3 of 11 rows are fresh",
+        "zen4-avx512-2c  named        2 rows  fresh",
+        "zen4-avx512-2c  old          2 rows  stale",
+        "5 of 15 rows are fresh",
     ]
     status, out, _ = run(capsys, "fresh", folder / "other.h5", "--source", tree, "--json")
     assert status == 0

@@ -7,6 +7,7 @@ from katt_report import InputError, cli
 from katt_report.figures.shares import rest_of
 from katt_report.isolation import logs_isolated
 from katt_report.pages.log_page import curves, log_lines, log_report, profile_table
+from katt_report.published.source import open_source
 
 KIND = np.dtype([("name", "S96"), ("depth", "<i8"), ("calls", "<f8"), ("time_s", "<f8"), ("flops", "<f8"),
                  ("bytes", "<f8"), ("ceiling", "S24"), ("ceiling_fraction", "<f8")])  # fmt: skip
@@ -50,6 +51,14 @@ def test_words_and_table(tmp_path):
         assert text in table
     files = log_report([read])
     assert set(files) == {"report.html", "phases.svg", "phases.png", "loss.svg", "loss.png"}
+
+
+def test_a_log_says_how_it_was_made(tmp_path):
+    about = {"cpu_id": "AuthenticAMD 25 17", "isa": "avx2", "cores": np.int64(2), "commit": "0123456789", "dirty": np.int64(1),
+             "finished_at": "2026-11-27T01:02:03Z"}  # fmt: skip
+    source = open_source(log(tmp_path / "a.h5", **about))
+    assert source.about == {"machine": "zen4-avx2-2c", "device": "Z80, 2 cores", "commit": "0123456, modified", "date": "2026-11-27"}
+    assert [row["loss"] for row in source.rows] == [3.0, 2.5]
 
 
 def test_logs_and_results_are_not_mixed(tmp_path, files, capsys):

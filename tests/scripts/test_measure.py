@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT / "drivers" / "report"), str(ROOT / "tests" / "report")
 
 import synthetic  # noqa: E402
 from katt_report.published.cpp_tokens import code_digest, token_hash  # noqa: E402
+from katt_report.published.fresh import SourceTree  # noqa: E402
 from katt_report.published.source import open_source  # noqa: E402
 
 KERNEL = "int rmsnorm() { return 1; }\n"
@@ -266,20 +267,37 @@ def test_bad_input(tree, measure, arguments, text, line):
     assert str(error.value).startswith(line)
 
 
-def test_files_of_models_are_judged_by_their_commit(tree, measure):
-    step = measure.module.read_steps(["other"])[0]
+def test_files_of_models_are_judged_by_their_code(tree, measure):
+    """And by the experiment's own files since their commit; comments, and words beside it, change nothing."""
     git = ["git", "-C", tree, "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "-q", tree], check=True)
     subprocess.run([*git, "add", "src", "experiments"], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
-    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    judged = measure.module._state_by_commit
-    assert judged(step, commit) == "fresh" and judged(step, "") == "stale (no commit)"
-    assert judged(step, f"{commit}, modified").startswith("stale")
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    (step,) = measure.module.read_steps(["other"])
+    tokens = {name: token_hash((tree / name).read_text()) for name in ("src/ops/rmsnorm.cpp", "src/op/variants.hpp")}
+    info = INFO | {"build": {"commit": commit, "dirty": False}, "code": {"files": tokens, "model": ["src/ops/rmsnorm.cpp"]}}
+
+    def judged(path):
+        open_source.cache_clear()
+        return measure.module._state_of_runs(step, open_source(path), SourceTree(tree))
+
+    written = tree / "runs.json", tree / "runs.h5"
+    written[0].write_text('{"rows": [{"time_s": 1}]}')
+    with h5py.File(written[1], "w") as file:
+        file.attrs["build"], file["time_s"] = f'{{"commit": "{commit}"}}', np.ones(3)
+    for path in written:
+        assert judged(path).startswith("unknown"), "names no code"
+        measure.module.add_origin(step, path, info)
+        assert open_source(path).rows and judged(path) == "fresh"
     (tree / "experiments/other/README.md").write_text("other words\n")
-    assert judged(step, commit) == "fresh"
+    (tree / "src/op/variants.hpp").write_text("int more;\n")  # no model's
+    (tree / "src/ops/rmsnorm.cpp").write_text("// comment\n" + KERNEL)
+    assert {judged(path) for path in written} == {"fresh"}
+    (tree / "experiments/other/sweep.toml").write_text('op = "rope"\n')
+    assert {judged(path) for path in written} == {f"stale (experiments/other changed since {commit[:7]})"}
     (tree / "src/ops/rmsnorm.cpp").write_text("")
-    assert judged(step, commit) == f"stale (sources changed since {commit})"
+    assert all(judged(path).startswith("stale (0 days") for path in written)
 
 
 def test_a_device_has_a_folder_of_its_own(tree, measure, capsys):

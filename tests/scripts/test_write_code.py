@@ -89,7 +89,7 @@ def code_of(project):
     numbers = dict(re.findall(r"of_(\w+)\[\] = \{([^}]*)\}", text))
     return {
         (op, a_pass, variant): (name, dict(files[int(number)] for number in numbers[name].split(", ")))
-        for op, a_pass, variant, name in re.findall(r'\{"(\w+)", "(\w+)", "(\w*)", "(\w+)"', text)
+        for op, a_pass, variant, name in re.findall(r'\{"(\w+)", "(\w*)", "(\w*)", "(\w+)"', text)
     }
 
 
@@ -105,6 +105,7 @@ def test_a_variant_is_made_of_what_it_calls_and_includes(project):
     )
     block = {f"src/nn/block/{name}" for name in ("block.hpp", "block.cpp", "bench/operator.cpp")}
     assert set(code["block", "backward", ""][1]) == block | gemm | {"src/op/variants.hpp"}, "without other.cpp"
+    assert set(code["model", "", ""][1]) == block - {"src/nn/block/bench/operator.cpp"} | gemm | {"src/nn/other.cpp"}
     assert ("gemm", "backward", "") not in code
     assert code["twin", "forward", ""] == code["block", "forward", ""]
 

@@ -19,6 +19,7 @@ from katt_report.isolation import load_isolated
 from katt_report.load import Results, opened, plain
 from katt_report.published.cpp_tokens import token_hash
 from katt_report.published.machine import machine_name
+from katt_report.published.source import Source, open_source
 
 FRESH = "fresh"
 """The code of the row is the code of the tree."""
@@ -244,7 +245,8 @@ def _parts_of(file: Path, experiment: str, tree: SourceTree, named: bool) -> lis
         file, "a result file", lambda held: "sweep" if "points" in held else plain(held.attrs.get("generator"))
     )
     if kind == "katt experiments":
-        return [opened(file, "a file of model runs", lambda held: _model_runs(held, experiment, tree))]
+        source = open_source(file)
+        return [Part(source.about["machine"], experiment, share_of_runs(source, tree))]
     if kind != "sweep" and not named:
         return []  # a log among results
     results = load_isolated(file)
@@ -264,12 +266,15 @@ def _parts_of(file: Path, experiment: str, tree: SourceTree, named: bool) -> lis
     ]
 
 
-def _model_runs(held, experiment: str, tree: SourceTree) -> Part:
-    """Rows of model runs name no code, so that they are unknown."""
-    build, machine = (json.loads(str(plain(held.attrs.get(name, "{}")))) for name in ("build", "machine"))
-    rows = max((data.shape[0] for data in held.values() if hasattr(data, "shape") and data.shape), default=0)
-    days, commits = age("", build.get("commit", ""), tree)
-    return Part(machine_name(machine), experiment, Share(unknown=rows, days=days, commits=commits))
+def share_of_runs(source: Source, tree: SourceTree) -> Share:
+    """Of a file whose rows name their code together, or not at all, as those of earlier versions."""
+    rows, changed = len(source.rows), tree.changed(source.code)
+    if source.code and not changed:
+        return Share(fresh=rows)
+    days, commits = age(source.about["date"], source.about["commit"].partition(",")[0], tree)
+    return Share(
+        stale=rows if changed else 0, unknown=0 if changed else rows, days=days, commits=commits, changed=changed
+    )
 
 
 def _sum(shares: list[Share]) -> Share:

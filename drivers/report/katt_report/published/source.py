@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -25,7 +25,8 @@ KIND = "a result file of katt sweep, of a model's runs, or JSON"
 class Source:
     """`about` says machine, device, commit and date; `rows` are the measured ones (status ok).
 
-    `results`, and the names of the `peers`, are those of a sweep.
+    `results`, and the names of the `peers`, are those of a sweep. Of another file `code` are the files of the project
+    that it names, path → hash of the tokens.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class Source:
     summary: list[dict]
     results: Results | None = None
     peers: tuple[str, ...] = ()
+    code: dict[str, str] = field(default_factory=dict)
 
     def point_of(self, row: dict) -> tuple:
         """The same for all variants and tiles that were measured in the same rounds."""
@@ -87,10 +89,7 @@ def _sweep(path: Path) -> Source:
     statuses = results.points["status"].tolist()
     others = [f"{statuses.count(name)} {name}" for name in (schema.SKIPPED, *schema.WRONG) if name in statuses]
     about = {
-        "machine": _joined(machine_name(run) for run in runs),
-        "device": _joined(f"{run.get('device', '')}, {run.get('cores', '?')} cores" for run in runs),
-        "commit": _joined(_commit(run.get("commit", ""), run.get("dirty")) for run in runs),
-        "date": _joined(sorted(str(run.get("started_at", ""))[:10] for run in runs)),
+        **_about_runs(runs, "started_at"),
         "command": _joined(str(run.get("command", "")) for run in runs),
         "rows": ", ".join([f"{statuses.count('ok')} rows", *others]),
     }
@@ -110,10 +109,15 @@ def _peers(runs: list[dict]) -> dict[str, str]:
 
 def _runs(file: h5py.File, path: Path) -> Source:
     """A file of experiments/model_runs.py: columns as datasets; or a log of katt train: the same, one row a step."""
-    machine, build = (json.loads(plain(file.attrs.get(name, "{}"))) for name in ("machine", "build"))
-    about = _about(machine, build, str(plain(file.attrs.get("date", ""))))
+    held = {name: plain(value) for name, value in file.attrs.items()}
+    if "log" in held:
+        about = _about_runs([held], "finished_at")
+    else:
+        machine, build = (json.loads(held.get(name, "{}")) for name in ("machine", "build"))
+        about = _about(machine, build, str(held.get("date", "")))
     summary = file.get("summary")
-    return Source(path, about, _table(file), _table(summary) if isinstance(summary, h5py.Group) else [])
+    summary = _table(summary) if isinstance(summary, h5py.Group) else []
+    return Source(path, about, _table(file), summary, code=_code(held.get("code", "{}")))
 
 
 def _json(path: Path) -> Source:
@@ -123,10 +127,21 @@ def _json(path: Path) -> Source:
         raise InputError(path, f"no JSON ({error})", KIND) from error
     if not isinstance(held, dict):
         raise InputError(path, f"a {type(held).__name__}", "a JSON object")
-    listed = held.get("rows")
+    code, listed = json.dumps(held.pop("code", {})), held.get("rows")
     rows = [_flat(row) for row in listed] if isinstance(listed, list) else [_flat(held)]
     build = held.get("build", {"commit": held.get("commit", "")})
-    return Source(path, _about(held.get("machine", {}), build, held.get("date", "")), rows, [])
+    return Source(path, _about(held.get("machine", {}), build, held.get("date", "")), rows, [], code=_code(code))
+
+
+def _about_runs(runs: list[dict], date: str) -> dict[str, str]:
+    """The attributes of runs; `date` names the one with the time. Logs before version 1 name no machine."""
+    told = [run for run in runs if "cpu_id" in run or "isa" in run]
+    return {
+        "machine": _joined(machine_name(run) for run in told),
+        "device": _joined(f"{run.get('device', '')}, {run.get('cores', '?')} cores" for run in told),
+        "commit": _joined(_commit(run.get("commit", ""), run.get("dirty")) for run in runs),
+        "date": _joined(sorted(str(run.get(date, ""))[:10] for run in runs)),
+    }
 
 
 def _about(machine: dict, build: dict, date: str) -> dict[str, str]:
@@ -142,16 +157,29 @@ def _commit(commit, dirty) -> str:
     return str(commit)[:7] + (", modified" if dirty else "")
 
 
+def _code(text: str) -> dict[str, str]:
+    """Empty where a foreign file holds anything else."""
+    try:
+        held = json.loads(text)
+    except (TypeError, ValueError):
+        return {}
+    return {str(path): str(tokens) for path, tokens in held.items()} if isinstance(held, dict) else {}
+
+
 def _joined(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
 def _table(group: h5py.Group) -> list[dict]:
-    data = {name: item for name, item in group.items() if isinstance(item, h5py.Dataset) and item.ndim == 1}
+    data = {name: item for name, item in group.items() if _is_column(item)}
     columns = {name: [plain(value) for value in item[()].tolist()] for name, item in data.items()}
     if len({len(column) for column in columns.values()}) > 1:
         raise InputError(group.file.filename, "columns of different lengths", KIND)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _is_column(item) -> bool:
+    return isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.names is None
 
 
 def _flat(value: dict, before: str = "") -> dict:

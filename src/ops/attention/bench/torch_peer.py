@@ -136,8 +136,9 @@ def open_attention(case, backend, transform=lambda function: function):
 
 
 def open_eager(case, transform):
-    """Matrix product, scale, softcap, score rule, mask, softmax, matrix product, as models write them: one operator
-    after the other, K and V repeated for the heads that share them, the mask an additive one that is made beforehand."""
+    """Scale, matrix product, softcap, score rule, mask, softmax, matrix product, as models write them: one operator
+    after the other, K and V repeated for the heads that share them, the mask an additive one that is made beforehand.
+    The scale is that of q, fewer numbers than the scores, which are so rounded once."""
     inputs, rule = inputs_of(case), rule_of(case)
     group = case.axes["heads"] // case.axes["kv_heads"]
     softcap = case.axes["softcap"]
@@ -153,7 +154,7 @@ def open_eager(case, transform):
         k, v = tensors["k"], tensors["v"]
         if group > 1:
             k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        scores = torch.matmul(tensors["q"], k.transpose(2, 3)) * case.parameters["scale"]
+        scores = torch.matmul(tensors["q"] * case.parameters["scale"], k.transpose(2, 3))
         if softcap != 0:
             scores = torch.tanh(scores / softcap) * softcap
         if before_rule is not None:
