@@ -133,10 +133,12 @@ TEST(GatedProduct, TakesEveryUnitForBf16) {
   }
 }
 
-/// With a large A, the product computes a few columns of C at a time.
+/// With a large A, the product computes some rows of C at a time, or a few columns where these are few.
 TEST(GatedProduct, OfManyRowsAndLongSums) {
   expect_same_bits({600, 600, 4000, Dtype::f32, Dtype::f32});
   expect_same_bits({300, 1500, 2100, Dtype::f16, Dtype::f16});
+  expect_same_bits({1501, 301, 4200, Dtype::f32, Dtype::f32});
+  expect_same_bits({1501, 131, 9001, Dtype::f16, Dtype::f32});
 }
 
 TEST(GatedProduct, RefusesWhatItCannotDo) {

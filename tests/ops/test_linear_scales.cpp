@@ -144,6 +144,9 @@ TEST(GemmScales, GiveTheBitsOfAStoredMatrix) {
   // Sums of few terms: dweight of few tokens.
   expect_bits_of_stored(
       {.m = 70, .n = 141, .k = 7, .dtype = Dtype::f16, .trans_a = true, .of_a = false}, taken);
+  // A of a gated product in parts of its rows.
+  expect_bits_of_stored(
+      {.m = 1501, .n = 301, .k = 4200, .dtype = Dtype::f32, .trans_b = true, .gated = true}, taken);
   for (const GemmEngine<Host>& engine : gemm_engines<Host>()) {
     const bool is_there = engine.unit_refusal == nullptr || engine.unit_refusal().empty();
     const bool takes_none = std::string(engine.name) == "library";

@@ -32,7 +32,7 @@ VariantTable<Exec, Args> built_in() {
        .settings = impl::fused_tiles(),
        .default_setting = [](const Args& args) -> Setting {
          if (is_host_v<Exec>) {
-           if (forward) return {384, 16384};
+           if (forward) return {1024, 16384};
            // Blocks of few tokens are small though they have all columns.
            return args.tokens() <= 1024 ? Setting{4096, 16384} : Setting{4096, 4096};
          }

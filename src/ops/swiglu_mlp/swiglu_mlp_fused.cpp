@@ -259,7 +259,7 @@ void run(const Exec& exec, const Args& args, Tile tile, Workspace workspace) {
 
 const std::vector<Setting>& fused_tiles() {
   static const std::vector<Setting> tiles = [] {
-    const Setting first{384, 16384};  // the default of a host's forward pass
+    const Setting first{1024, 16384};  // the default of a host's forward pass
     std::vector<Setting> all{first};
     for (const int tokens : {256, 384, 512, 1024, 2048, 4096}) {
       for (const int columns : {256, 512, 1024, 2048, 4096, 16384}) {

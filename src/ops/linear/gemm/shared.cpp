@@ -18,6 +18,8 @@ namespace {
 using HostMicro = Micro<tile::VecOf<Host>>;
 
 constexpr std::int64_t largest_chunk = std::int64_t{2} << 20;  ///< elements of the shared factor
+/// Elements of A, about, where a gated product shares it: with fewer each of its weights is packed more often.
+constexpr std::int64_t gated_chunk = 2 * largest_chunk;
 /// Of a wider product so many columns are computed at a time: then a chunk has a depth at least.
 constexpr std::int64_t most_columns =
     largest_chunk / HostMicro::largest_depth / HostMicro::columns * HostMicro::columns;
@@ -30,9 +32,21 @@ std::int64_t sum_columns(const GemmArgs& args) {
   return args.is_gated() ? 2 * round_up(args.n(), half_columns) : args.n();
 }
 
-/// True when a chunk has room for so many rows of A.
-bool is_chunk(std::int64_t rows, std::int64_t steps) {
-  return round_up(rows, HostMicro::rows) * steps <= largest_chunk;
+/// Pieces of C that keep the threads busy to the end.
+std::int64_t wanted_pieces(int threads) {
+  return threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
+}
+
+/// Columns of the least piece of C where A is shared.
+constexpr std::int64_t narrow = std::int64_t{2} * HostMicro::columns;
+
+/// True when the threads share A, for `n` columns of sums; else they share B. A gated product takes all of k in a chunk:
+/// of the factors that have no room as a whole it shares A, by rows.
+bool shares_a(const GemmArgs& args, std::int64_t n, int threads) {
+  if (n < wanted_pieces(threads) * narrow) return false;
+  if (args.is_gated()) return args.m() <= n || n * args.k() > largest_chunk;
+  return args.m() <= n &&
+         round_up(args.m(), HostMicro::rows) * HostMicro::depth_of(args.k()) <= largest_chunk;
 }
 
 /// How a product is cut. A gated one has all of its sums in a thread's memory, and so all of k in a chunk.
@@ -50,13 +64,12 @@ struct SharedPlan {
   bool gated;
 
   SharedPlan(const GemmArgs& args, int threads)
-      : n(sum_columns(args)), depth(M::depth_of(args.k())), gated(args.is_gated()) {
-    // As many pieces of C as keep the threads busy to the end.
-    const std::int64_t wanted = threads > 1 ? 4 * static_cast<std::int64_t>(threads) : 1;
-    constexpr std::int64_t narrow = std::int64_t{2} * M::columns;
+      : n(sum_columns(args)),
+        shares_a(impl::shares_a(args, n, threads)),
+        depth(M::depth_of(args.k())),
+        gated(args.is_gated()) {
+    const std::int64_t wanted = wanted_pieces(threads);
     const std::int64_t high = divide_up(args.m(), M::rows);
-    shares_a =
-        args.m() <= n && n >= wanted * narrow && is_chunk(args.m(), gated ? args.k() : depth);
     if (shares_a) {
       width = M::rows;
       panels = high;
@@ -68,7 +81,7 @@ struct SharedPlan {
       // The columns of B that many panels of A meet stay in the second-level cache.
       const std::int64_t wide = divide_up(n, 512);
       columns = round_up(divide_up(n, std::max(wide, divide_up(threads, high))), M::columns);
-      rows = std::clamp<std::int64_t>(high * divide_up(n, columns) / (4 * wanted), 1, 4) * M::rows;
+      rows = std::clamp<std::int64_t>(high * divide_up(n, columns) / (4 * wanted), 1, 16) * M::rows;
     }
     column_items = divide_up(n, columns);
     row_items = divide_up(args.m(), rows);
@@ -236,27 +249,56 @@ struct SharedProduct {
   }
 };
 
-/// The product for `count` columns from `first` on.
-GemmArgs columns_of(const GemmArgs& args, std::int64_t first, std::int64_t count) {
+/// The product for some rows and columns of C.
+GemmArgs part_of(const GemmArgs& args, std::int64_t row, std::int64_t rows, std::int64_t column,
+                 std::int64_t columns) {
   GemmArgs part = args;
-  part.b = args.trans_b ? rows_of(args.b, first, count) : katt::columns_of(args.b, first, count);
-  if (args.is_gated()) part.gate = rows_of(args.gate, first, count);
-  if (args.b_scales.are_there() && args.trans_b) {
-    part.b_scales.rows = rows_of(args.b_scales.rows, first, count);
-  } else if (args.b_scales.are_there()) {
-    part.b_scales.columns = elements_of(args.b_scales.columns, first, count);
+  part.a = args.trans_a ? columns_of(args.a, row, rows) : rows_of(args.a, row, rows);
+  if (args.a_scales.are_there() && !args.trans_a) {
+    part.a_scales.rows = rows_of(args.a_scales.rows, row, rows);
+  } else if (args.a_scales.are_there()) {
+    part.a_scales.columns = elements_of(args.a_scales.columns, row, rows);
   }
-  part.c = katt::columns_of(args.c, first, count);
-  if (args.bias) part.bias = elements_of(args.bias, first, count);
+  part.b = args.trans_b ? rows_of(args.b, column, columns) : columns_of(args.b, column, columns);
+  if (args.is_gated()) part.gate = rows_of(args.gate, column, columns);
+  if (args.b_scales.are_there() && args.trans_b) {
+    part.b_scales.rows = rows_of(args.b_scales.rows, column, columns);
+  } else if (args.b_scales.are_there()) {
+    part.b_scales.columns = elements_of(args.b_scales.columns, column, columns);
+  }
+  part.c = columns_of(rows_of(args.c, row, rows), column, columns);
+  if (args.bias) part.bias = elements_of(args.bias, column, columns);
   return part;
 }
 
-/// Columns of C that are computed at a time: of a gated product, so many that both halves of B fit a chunk
-/// where A does not.
-std::int64_t columns_at_a_time(const GemmArgs& args) {
-  if (!args.is_gated() || is_chunk(args.m(), args.k())) return most_columns;
-  return std::max<std::int64_t>(8 * half_columns,
-                                largest_chunk / args.k() / 2 / half_columns * half_columns);
+/// How much of C is computed at a time.
+struct Part {
+  std::int64_t rows, columns;
+
+  Part(const GemmArgs& args, int threads) : rows(args.m()), columns(most_columns) {
+    if (!args.is_gated()) return;
+    if (shares_a(args, sum_columns(args), threads)) {
+      const std::int64_t parts = (args.m() * args.k() + gated_chunk / 2) / gated_chunk;
+      rows = round_up(divide_up(args.m(), std::max<std::int64_t>(1, parts)), HostMicro::rows);
+      columns = args.n();
+    } else {
+      columns = std::max<std::int64_t>(
+          8 * half_columns,
+          largest_chunk / std::max<std::int64_t>(1, args.k()) / 2 / half_columns * half_columns);
+    }
+  }
+};
+
+/// Calls f with every part of the product.
+template <class F>
+void for_each_part(const GemmArgs& args, int threads, const F& f) {
+  const Part part(args, threads);
+  for (std::int64_t row = 0; row < args.m(); row += part.rows) {
+    for (std::int64_t column = 0; column < args.n(); column += part.columns) {
+      f(part_of(args, row, std::min(part.rows, args.m() - row), column,
+                std::min(part.columns, args.n() - column)));
+    }
+  }
 }
 
 }  // namespace
@@ -270,25 +312,15 @@ bool is_shared(const GemmArgs& args) {
 template <class Exec>
 std::size_t shared_workspace_bytes(const Exec& exec, const GemmArgs& args) {
   std::int64_t size = 0;
-  const std::int64_t most = columns_at_a_time(args);
-  for (const std::int64_t columns : {std::min(args.n(), most), args.n() % most}) {
-    if (columns == 0) continue;
-    const SharedPlan<tile::VecOf<Exec>> plan(columns_of(args, 0, columns), exec.concurrency());
+  for_each_part(args, exec.concurrency(), [&](const GemmArgs& part) {
+    const SharedPlan<tile::VecOf<Exec>> plan(part, exec.concurrency());
     size = std::max(size, plan.packed_size() + exec.concurrency() * plan.thread_size());
-  }
+  });
   return static_cast<std::size_t>(size) * sizeof(float);
 }
 
 template <class Exec>
-void shared_product(const Exec& exec, const GemmArgs& args, Workspace workspace,
-                    const char* label) {
-  if (const std::int64_t most = columns_at_a_time(args); args.n() > most) {
-    for (std::int64_t column = 0; column < args.n(); column += most) {
-      shared_product(exec, columns_of(args, column, std::min(most, args.n() - column)), workspace,
-                     label);
-    }
-    return;
-  }
+void shared_part(const Exec& exec, const GemmArgs& args, Workspace workspace, const char* label) {
   using Vec = tile::VecOf<Exec>;
   using Index = Kokkos::IndexType<std::int64_t>;
   auto* packed = static_cast<float*>(workspace.data);
@@ -305,6 +337,13 @@ void shared_product(const Exec& exec, const GemmArgs& args, Workspace workspace,
         SharedProduct<Exec>{args, plan, first, packed, typename SharedProduct<Exec>::Token(exec),
                             packed + plan.packed_size()});
   }
+}
+
+template <class Exec>
+void shared_product(const Exec& exec, const GemmArgs& args, Workspace workspace,
+                    const char* label) {
+  for_each_part(args, exec.concurrency(),
+                [&](const GemmArgs& part) { shared_part(exec, part, workspace, label); });
 }
 
 #define KATT_INSTANTIATE_SHARED(Exec)                                              \

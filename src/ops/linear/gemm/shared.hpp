@@ -15,7 +15,7 @@
 ///                              in the second-level cache while all of A streams past
 ///   else:                      B is shared; a thread packs a panel of A
 ///
-/// The shared factor is packed a chunk of its k at a time, 8 MiB at most.
+/// The shared factor is packed a chunk of its k at a time, 8 MiB at most; A of a gated product by rows, about 16 MiB.
 namespace katt::linear::impl {
 
 /// True when the product has the rows for it, or a gate.
