@@ -189,7 +189,7 @@ def test_a_stopped_call_goes_on(tree, measure, capsys):
     def short(step):
         """Costs next to nothing by its own account."""
         form = measure.module.Form("full", 0.001)
-        return measure.module.Step(step.experiment, step.output, step.priority, step.needs, step.commands, {}, (form,))
+        return measure.module.Step(step.experiment, step.output, step.priority, step.needs, step.commands, {}, "model", (form,))
 
     assert measure("tiny", "--minutes", 0.02) == 0
     assert "the next call goes on" in capsys.readouterr().out
