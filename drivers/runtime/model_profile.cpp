@@ -1,7 +1,6 @@
 #include "drivers/runtime/model_profile.hpp"
 
 #include <string>
-#include <utility>
 #include <variant>
 
 #include "drivers/runtime/messages.hpp"
@@ -31,8 +30,9 @@ void describe_run(io::TensorFile& file, const char* kind, Backend backend, int t
   file.set_attribute("dtype", std::string(name_of(dtype)));
   file.set_attribute("threads", std::int64_t{bench::resolved_threads(backend, threads)});
   file.set_attribute("finished_at", bench::utc_now());
-  for (auto& [name, held] : bench::program_and_machine({backend})) {
-    std::visit([&](auto& value) { file.set_attribute(name, std::move(value)); }, held);
+  for (const auto& attribute : bench::program_and_machine({backend})) {
+    std::visit([&](const auto& value) { file.set_attribute(attribute.first, value); },
+               attribute.second);
   }
   if (const std::string way = ranks::device_transports(); !way.empty()) {
     file.set_attribute("transport", way);
