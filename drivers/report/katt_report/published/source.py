@@ -117,7 +117,7 @@ def _runs(file: h5py.File, path: Path) -> Source:
         about = _about(machine, build, str(held.get("date", "")))
     summary = file.get("summary")
     summary = _table(summary) if isinstance(summary, h5py.Group) else []
-    return Source(path, about, _table(file), summary, code=_code(held.get("code", "{}")))
+    return Source(path, about, _table(file), summary, code=_code(json.loads(held.get("code", "{}"))))
 
 
 def _json(path: Path) -> Source:
@@ -127,10 +127,10 @@ def _json(path: Path) -> Source:
         raise InputError(path, f"no JSON ({error})", KIND) from error
     if not isinstance(held, dict):
         raise InputError(path, f"a {type(held).__name__}", "a JSON object")
-    code, listed = json.dumps(held.pop("code", {})), held.get("rows")
+    code, listed = _code(held.pop("code", {})), held.get("rows")
     rows = [_flat(row) for row in listed] if isinstance(listed, list) else [_flat(held)]
     build = held.get("build", {"commit": held.get("commit", "")})
-    return Source(path, _about(held.get("machine", {}), build, held.get("date", "")), rows, [], code=_code(code))
+    return Source(path, _about(held.get("machine", {}), build, held.get("date", "")), rows, [], code=code)
 
 
 def _about_runs(runs: list[dict], date: str) -> dict[str, str]:
@@ -157,12 +157,8 @@ def _commit(commit, dirty) -> str:
     return str(commit)[:7] + (", modified" if dirty else "")
 
 
-def _code(text: str) -> dict[str, str]:
+def _code(held) -> dict[str, str]:
     """Empty where a foreign file holds anything else."""
-    try:
-        held = json.loads(text)
-    except (TypeError, ValueError):
-        return {}
     return {str(path): str(tokens) for path, tokens in held.items()} if isinstance(held, dict) else {}
 
 
