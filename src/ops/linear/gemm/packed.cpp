@@ -107,6 +107,7 @@ struct ProductBlock {
     std::int64_t k = 0;
     do {  // once for an empty sum too, which leaves beta · C
       const std::int64_t depth = std::min(step, args.k() - k);
+      const bool is_last = k + depth == args.k();
       for (std::int64_t j = 0; j < columns; j += M::columns) {
         const std::int64_t count = std::min<std::int64_t>(M::columns, columns - j);
         pack<Vec>(args.b, args.b_scales, args.trans_b, {column + j, count, k, depth},
@@ -118,22 +119,23 @@ struct ProductBlock {
                   mine + space.a, panel_rows);
         const auto kernel = micro_kernel_for<Vec>(panel_rows);
         for (std::int64_t j = 0; j < columns; j += M::columns) {
+          float* corner = sums + i * stride + j;
+          const auto width = static_cast<int>(std::min<std::int64_t>(M::columns, columns - j));
           kernel(mine + space.a, mine + space.b + j * depth, depth,
-                 {.c = sums + i * stride + j,
+                 {.c = corner,
                   .stride = stride,
-                  .columns = static_cast<int>(std::min<std::int64_t>(M::columns, columns - j)),
+                  .columns = width,
                   .alpha = args.alpha,
                   .beta = k == 0 ? first_beta : 1.0F},
                  ahead);
+          if (is_last && (args.bias || !direct)) {  // while the sums are in the first-level cache
+            finish_block<Vec>(args, corner, stride, row + i, column + j, panel_rows, width,
+                              direct ? 0.0F : args.beta);
+          }
         }
       }
       k += step;
     } while (k < args.k());
-    if (!direct) {
-      finish_block<Vec>(args, sums, stride, row, column, rows, columns, args.beta);
-    } else if (args.bias) {
-      finish_block<Vec>(args, sums, stride, row, column, rows, columns, 0.0F);
-    }
     token.release(slot);
   }
 };

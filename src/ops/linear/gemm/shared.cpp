@@ -189,6 +189,7 @@ struct SharedProduct {
     Upcoming ahead;
     for (std::int64_t k = 0; k < steps; k += plan.depth) {
       const std::int64_t depth = std::min(plan.depth, steps - k);
+      const bool is_last = first + k + depth == args.k();
       // Of ahead(), for a panel of A and for all of them.
       const std::int64_t calls = divide_up(columns, M::columns) * (depth / Upcoming::steps);
       const std::int64_t all_calls = divide_up(rows, M::rows) * calls;
@@ -227,18 +228,20 @@ struct SharedProduct {
         for (std::int64_t j = 0; j < columns; j += M::columns) {
           const float* b =
               plan.shares_a ? mine + j * depth : packed + plan.place(k, (column + j) / M::columns);
+          float* sums = c + i * stride + j;
+          const auto width = static_cast<int>(std::min<std::int64_t>(M::columns, columns - j));
           kernel(a, b, depth,
-                 {.c = c + i * stride + j,
+                 {.c = sums,
                   .stride = stride,
-                  .columns = static_cast<int>(std::min<std::int64_t>(M::columns, columns - j)),
+                  .columns = width,
                   .alpha = args.alpha,
                   .beta = first + k == 0 ? args.beta : 1.0F},
                  ahead);
+          if (args.bias && is_last) {  // while the sums are in the first-level cache
+            finish_block<Vec>(args, sums, stride, row + i, column + j, count, width, 0.0F);
+          }
         }
       }
-    }
-    if (args.bias && first + steps == args.k()) {
-      finish_block<Vec>(args, c, stride, row, column, rows, columns, 0.0F);
     }
     for (std::int64_t j = 0; plan.gated && j < columns; j += M::columns) {
       const std::int64_t to = (column + j) / 2;
@@ -249,23 +252,25 @@ struct SharedProduct {
   }
 };
 
+/// Leaves `count` rows, or else columns, of a matrix and of its scales.
+void take(ConstTensorRef<2>& matrix, ElementScales& scales, bool of_rows, std::int64_t first,
+          std::int64_t count) {
+  matrix = of_rows ? rows_of(matrix, first, count) : columns_of(matrix, first, count);
+  if (!scales.are_there()) return;
+  if (of_rows) {
+    scales.rows = rows_of(scales.rows, first, count);
+  } else {
+    scales.columns = elements_of(scales.columns, first, count);
+  }
+}
+
 /// The product for some rows and columns of C.
 GemmArgs part_of(const GemmArgs& args, std::int64_t row, std::int64_t rows, std::int64_t column,
                  std::int64_t columns) {
   GemmArgs part = args;
-  part.a = args.trans_a ? columns_of(args.a, row, rows) : rows_of(args.a, row, rows);
-  if (args.a_scales.are_there() && !args.trans_a) {
-    part.a_scales.rows = rows_of(args.a_scales.rows, row, rows);
-  } else if (args.a_scales.are_there()) {
-    part.a_scales.columns = elements_of(args.a_scales.columns, row, rows);
-  }
-  part.b = args.trans_b ? rows_of(args.b, column, columns) : columns_of(args.b, column, columns);
+  take(part.a, part.a_scales, !args.trans_a, row, rows);
+  take(part.b, part.b_scales, args.trans_b, column, columns);
   if (args.is_gated()) part.gate = rows_of(args.gate, column, columns);
-  if (args.b_scales.are_there() && args.trans_b) {
-    part.b_scales.rows = rows_of(args.b_scales.rows, column, columns);
-  } else if (args.b_scales.are_there()) {
-    part.b_scales.columns = elements_of(args.b_scales.columns, column, columns);
-  }
   part.c = columns_of(rows_of(args.c, row, rows), column, columns);
   if (args.bias) part.bias = elements_of(args.bias, column, columns);
   return part;
