@@ -3,6 +3,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "plan/plan.hpp"
+#include "plan/sweep_file.hpp"
 #include "plan/tuning.hpp"
 #include "tests/op/toy_operator.hpp"
 

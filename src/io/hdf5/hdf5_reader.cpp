@@ -132,7 +132,7 @@ std::vector<ColumnInfo> columns_of(hid_t type, const Handle& expected) {
 }
 
 /// Rows of the first axis that are stored together.
-hsize_t rows_per_chunk(const Handle& dataset) {
+hsize_t rows_of_a_chunk(const Handle& dataset) {
   const Handle creation(H5Dget_create_plist(dataset.get()));
   std::array<hsize_t, H5S_MAX_RANK> chunk{};
   if (H5Pget_layout(creation.get()) != H5D_CHUNKED ||
@@ -416,7 +416,7 @@ void Hdf5Reader::read(std::string_view name, const Handle& memory_type, Reply& r
   }
   if (length == 0 || row_bytes == 0) return;
   // whole chunks, so that none is unpacked twice
-  const hsize_t unit = rows_per_chunk(dataset);
+  const hsize_t unit = rows_of_a_chunk(dataset);
   const hsize_t rows = (block_bytes / row_bytes / unit + 1) * unit;
   std::string block;
   for (hsize_t first = 0; first < length; first += rows) {
