@@ -104,13 +104,13 @@ bool is_kernel_label(const std::string& label) {
          });
 }
 
-struct Parameter {
+struct OnBackend {
   std::string op;
   Backend backend;
 };
 
-std::vector<Parameter> parameters() {
-  std::vector<Parameter> all;
+std::vector<OnBackend> parameters() {
+  std::vector<OnBackend> all;
   for (const Operator* op : registry().all()) {
     if (is_collective(*op))
       continue;  // it waits for ranks; tests/ranks/test_changing_inputs.cpp has it
@@ -121,7 +121,7 @@ std::vector<Parameter> parameters() {
   return all;
 }
 
-class RegisteredOperator : public ::testing::TestWithParam<Parameter> {};
+class RegisteredOperator : public ::testing::TestWithParam<OnBackend> {};
 
 void expect_rules(Case& made, const Config& config, const std::string& op, Backend backend) {
   Recorder preparing;
@@ -265,7 +265,7 @@ TEST(Auto, DependsOnSizeAndPlace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RegisteredOperator, ::testing::ValuesIn(parameters()),
-                         [](const ::testing::TestParamInfo<Parameter>& info) {
+                         [](const ::testing::TestParamInfo<OnBackend>& info) {
                            return info.param.op + "_" + std::string(name_of(info.param.backend));
                          });
 
