@@ -94,7 +94,7 @@ int tune_command(const Invocation& invocation) {
               files({".h5"}));
   line.example("katt tune attention --seq 2048 --dtype f32,bf16",
                "the fastest tile of each variant and dtype, for sweeps with --tile auto");
-  line.example("katt tune linear --results linear.json -o mine.json",
+  line.example("katt tune swiglu_mlp --results mlp.json -o mine.json",
                "into a tuning file of your own, and all that was measured in the T4 format");
   MeasureOptions measuring(line, invocation, request);
   if (!line.parse(invocation)) return 0;

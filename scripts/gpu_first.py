@@ -80,7 +80,7 @@ def stage_sanitizer(run):
 
 
 def stage_model(run):
-    """Prefill and decoding of a random model of 1.2 G parameters, with a graph a token and launch by launch."""
+    """Prefill and decoding of a random model of 0.97 G parameters, with a graph a token and launch by launch."""
     model, prompt, count = run.work / "model", 2048, 128
     if run.options.small:
         model, prompt, count = ROOT / "tests" / "cases" / "llama_tiny", 8, 4
@@ -183,7 +183,7 @@ def table(run):
     speeds = [f"{one['decode_tokens_s']:.0f} by {one['decode_submission'].split(':')[0]}"
               for one in run.state.get("model", {}).values()]  # fmt: skip
     bound = token_bound(run)
-    cells.append(("LLaMA 1.2 G decode, tokens/s", ", ".join(speeds) or "-", "-",
+    cells.append(("LLaMA 0.97 G decode, tokens/s", ", ".join(speeds) or "-", "-",
                   f"at most {bound:.0f}" if bound else "-", "-"))  # fmt: skip
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in cells] + list(SOURCES)

@@ -54,7 +54,7 @@ struct Field {
   }
 };
 
-/// What a row says, in the order of its columns: those of interfaces.md, then Katt's own. The axes of attention are
+/// What a row says, in the order of its columns: those of schema 1 (docs/schema.md), then Katt's own. The axes of attention are
 /// among them, and are filled in from the point.
 std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
                                const RowOrigin& origin) {
