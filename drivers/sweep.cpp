@@ -127,6 +127,9 @@ int sweep_command(const Invocation& invocation) {
   if (limit_s > 0 && ranks.size() > 1) {
     throw InputError("--limit-s: expected on one rank: mpirun ends the others with one that dies");
   }
+  if (isolate && ranks.size() > 1) {
+    throw InputError("--isolate: expected on one rank: mpirun ends the others with one that dies");
+  }
   const bool by_all_ranks = ranks.size() > 1 && bench::is_collective(request.entries);
   if (by_all_ranks) bench::share_cores(ranks, request.entries);
   else if (ranks.size() > 1) bench::allow_all_processors();
@@ -139,6 +142,10 @@ int sweep_command(const Invocation& invocation) {
       bench::check_output(options);
       std::vector<io::NamedPath> inputs = measuring.inputs(request);
       if (tuning_file) inputs.push_back({"--tuning", *tuning_file});
+      for (const std::string& rule :
+           bench::split(line.text("--score-rule-file").value_or(""), ',')) {
+        if (!rule.empty()) inputs.push_back({"--score-rule-file", rule});
+      }
       io::check_distinct({{"-o", options.output}}, inputs);
     }
     tuned_tiles = tuning_path(tuning_file);
@@ -166,6 +173,9 @@ int sweep_command(const Invocation& invocation) {
     }
   });
   tell_threads(bench::most_threads(request.entries));
+  if (tuning_file && !tuned) {
+    progress.note("--tuning " + *tuning_file + ": no point reads it, --tile auto does");
+  }
   if (tuned && tuning.all().empty()) {
     progress.note("--tile auto: " +
                   (tuned_tiles ? tuned_tiles->string() : "the environment names no HOME, which") +

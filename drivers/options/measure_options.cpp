@@ -14,11 +14,6 @@
 namespace katt::impl {
 namespace {
 
-std::string dashed(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return "--" + name;
-}
-
 /// The request of a target, OP or FILE.toml.
 bench::SweepRequest read_target(const Invocation& invocation, const std::string& target) {
   if (target.empty()) {
@@ -180,10 +175,23 @@ std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) co
                        on_device ? Backend::cuda : backend_option(std::nullopt));
 }
 
+std::string dashed(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return "--" + name;
+}
+
 std::vector<io::NamedPath> MeasureOptions::inputs(const bench::SweepRequest& request) const {
+  std::vector<io::NamedPath> inputs;
   const auto& target = line_.text("target");
-  if (request.source.empty() || !target) return {};
-  return {{"the sweep file", *target}};
+  if (!request.source.empty() && target) inputs.push_back({"the sweep file", *target});
+  for (const auto& [name, candidate] : request.settings.candidates) {
+    inputs.push_back({"--candidate", candidate.path});
+  }
+  for (const std::string& program :
+       {request.settings.peer_program, request.settings.candidate_program}) {
+    if (!program.empty()) inputs.push_back({"a program of the sweep", program});
+  }
+  return inputs;
 }
 
 }  // namespace katt::impl

@@ -15,6 +15,9 @@ namespace katt::impl {
 /// True when a request names the backend, or the backend is its default.
 [[nodiscard]] bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend);
 
+/// "--seq-q" of seq_q.
+[[nodiscard]] std::string dashed(std::string name);
+
 /// The options of the commands that measure: the axes of every operator of a request, and the
 /// settings of the measuring contract.
 class MeasureOptions {
@@ -29,7 +32,7 @@ class MeasureOptions {
   void apply(bench::SweepRequest& request) const;
   /// The device of --device, for a request that apply() has filled in. Throws InputError.
   [[nodiscard]] std::optional<int> device(const bench::SweepRequest& request) const;
-  /// The files that these options name: the sweep file of the request, if it has one.
+  /// The files that these options name: the sweep file of the request, candidates, programs.
   [[nodiscard]] std::vector<io::NamedPath> inputs(const bench::SweepRequest& request) const;
 
  private:

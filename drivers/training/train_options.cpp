@@ -143,8 +143,8 @@ void TrainCommandLine::check_output() const {
   for (const char* name : {"--text", "--data", "--config"}) {
     if (line_.text(name)) inputs.push_back({name, *line_.text(name)});
   }
-  // a continued run reads its own save
-  if (!resume || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
+  const bool continues = resume && training::holds_run(out);  // it reads its own save
+  if (!continues || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
   for (const char* name : {"model.safetensors", training::state_file}) {
     for (const std::filesystem::path& file : {out / name, io::index_of(out / name)}) {
       if (out.empty()) continue;

@@ -54,7 +54,7 @@ def attention(
 
     Returns out (batch, heads, seq_q, head_dim), or (out, lse). A query that sees no key gives 0 and -inf.
     """
-    lib = library("attention", q=q, k=k, v=v)
+    lib = library("attention", q=q, k=k, v=v, **present(bias=bias, alibi_slopes=alibi_slopes))
     out = lib.empty(tuple(q.shape))
     lse = lib.empty(shape_of("attention", "q", q, 4)[:3], "f32") if return_lse else None
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
@@ -100,7 +100,8 @@ def attention_backward(
     bias_gradient: True: also the gradient of bias, of its shape, summed over what bias is broadcast to; on the CPU.
     variant, tile: which kernel, as in `attention`.
     """
-    lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse)
+    more = present(bias=bias, alibi_slopes=alibi_slopes, dlse=dlse)
+    lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse, **more)
     if bias_gradient and bias is None:
         raise ValueError("attention: bias_gradient: holds True without a bias, expected a bias beside it")
     dq, dk, dv = (lib.empty(tuple(x.shape)) for x in (q, k, v))
@@ -117,6 +118,11 @@ def attention_backward(
     else:
         launch(BACKWARD, inputs, made, (scale, *numbers), call(variant, tile))
     return lib.give(*(array for array in made if array is not None), *gradients.values())
+
+
+def present(**arrays):
+    """Those that are given."""
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def options(q, k, causal, window, softcap, scale, block_mask):

@@ -99,6 +99,9 @@ def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
     lib = library_of(plan, inputs, given)
     choice = call(variant, tile)
     if given:
+        for name, array in zip(plan.given, given, strict=True):
+            if not getattr(getattr(array, "flags", None), "writeable", True):
+                raise ValueError(f"{plan.op}: {name}: holds a read-only array, expected one to write to")
         launch(plan, inputs, given, numbers, choice)
         return given[0] if len(given) == 1 else given
     counts = [natural(plan.op, name, extent) for name, extent in zip(plan.extents, extents, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,14 @@ from pathlib import Path
 import numpy
 
 from . import _katt
+
+
+def token_ids(ids: Iterable[int]) -> list[int]:
+    """Ids as whole numbers; ValueError for anything else."""
+    try:
+        return [operator.index(token) for token in ids]
+    except TypeError as error:
+        raise ValueError(f"token ids: {error}, expected integers") from None
 
 
 class Llama:
@@ -62,7 +71,8 @@ class Llama:
 
     def logits(self, ids: Sequence[int]) -> numpy.ndarray:
         """Logits (len(ids), vocab_size) float32 of every position of a text of token ids."""
-        flat = numpy.array(self._model.logits([int(token) for token in ids]), numpy.float32)
+        ids = token_ids(ids)
+        flat = numpy.array(self._model.logits(ids), numpy.float32)
         return flat.reshape(len(ids), self._model.vocab_size)
 
     def generate(
@@ -118,7 +128,7 @@ class Llama:
         return self._pieces(ids, tokens) if isinstance(prompt, str) else tokens
 
     def _ids(self, prompt) -> list[int]:
-        ids = self.tokenizer.encode(prompt).ids if isinstance(prompt, str) else [int(token) for token in prompt]
+        ids = self.tokenizer.encode(prompt).ids if isinstance(prompt, str) else token_ids(prompt)
         if not ids:
             raise ValueError("prompt: is empty, expected at least one token")
         return ids

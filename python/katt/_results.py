@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +19,13 @@ class Result:
     """
 
     def __init__(self, *paths: str | Path, folder: tempfile.TemporaryDirectory | None = None):
-        from katt_report import load
         from katt_report.errors import InputError
+        from katt_report.isolation import load_isolated
 
         self.paths = tuple(path_of("open", path) for path in paths)
         self._folder = folder  # lives as long as the file in it is needed
         try:
-            self._results = load(*self.paths)
+            self._results = load_isolated(*self.paths)
         except InputError as error:
             raise ValueError(str(error)) from None
 
@@ -76,9 +77,14 @@ class Result:
         path = path_of("save", path)
         if len(self.paths) != 1:
             raise ValueError(f"save: the result is {len(self.paths)} files, expected one")
-        if path.exists():
-            raise ValueError(f"save: {path}: exists, expected a new file")
-        shutil.copyfile(self.paths[0], path)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            shutil.copyfile(self.paths[0], part)
+            os.link(part, path)
+        except FileExistsError:
+            raise ValueError(f"save: {path}: exists, expected a new file") from None
+        finally:
+            part.unlink(missing_ok=True)
         return path
 
     def __repr__(self) -> str:

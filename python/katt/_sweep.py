@@ -21,7 +21,7 @@ from ._rules import Rule, RuleError
 from ._rules.file import write as write_rule
 
 PROGRAM = Path(__file__).with_name("bin") / "katt"
-FLAGS = ("resume", "overwrite", "cold", "profile", "untrusted", "no-ceilings")
+FLAGS = ("resume", "overwrite", "cold", "profile", "isolate", "untrusted", "no-ceilings")
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 MOST_WAIT_S = 1.0  # for a program that was asked to end
 
@@ -185,18 +185,20 @@ def run(arguments: list[str], progress: bool) -> tuple[int, str, dict | None]:
     if not PROGRAM.exists():
         raise RuntimeError(f"{PROGRAM}: no such file, expected the program of this package")
     last = ""
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
-    ) as program:
-        try:
-            for line in program.stderr:
-                last = line.strip() or last
-                if progress:
-                    sys.stderr.write(line)
-            summary = program.stdout.read()
-        except BaseException:
-            end(program)
-            raise
+    with tempfile.TemporaryFile() as told:  # a pipe that nobody reads stops its program once it is full
+        with subprocess.Popen(
+            arguments, stdout=told, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+        ) as program:
+            try:
+                for line in program.stderr:
+                    last = line.strip() or last
+                    if progress:
+                        sys.stderr.write(line)
+            except BaseException:
+                end(program)
+                raise
+        told.seek(0)
+        summary = told.read()
     try:
         return program.returncode, last, json.loads(summary)
     except ValueError:

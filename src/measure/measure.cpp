@@ -295,7 +295,8 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
   std::mt19937_64 random(settings.seed);
   Meter meter(settings.threads);
   Turns turns(settings.cold, bound, contenders.empty() ? 0 : contenders.back().point);
-  const int most_rounds = settings.rounds > 0 ? settings.rounds : settings.max_rounds;
+  const int most_rounds =
+      settings.rounds > 0 ? settings.rounds : std::max(settings.max_rounds, settings.min_rounds);
   FreshInputs fresh(std::min(settings.min_rounds, most_rounds), largest);
   const Stopwatch watch;
   int round = 0;

@@ -235,8 +235,10 @@ std::vector<std::pair<std::string, AxisValue>> read_paired(const SweepEntry& ent
       }
       reference = values.front();
     }
-    add_once(paired, std::pair(name, reference),
-             [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (std::ranges::any_of(paired, [&](const auto& one) { return one.first == name; })) {
+      throw InputError(where + ": names " + name + " twice, expected each axis once");
+    }
+    paired.emplace_back(name, reference);
   }
   return paired;
 }

@@ -63,7 +63,9 @@ class Reader {
     } catch (const InputError& error) {
       fail(op->line, error.what());
     }
-    if (const TomlKey* label = table.find("label")) entry.label = string_of(*label);
+    const TomlKey* label = table.find("label");
+    if (label == nullptr) label = document_.top.find("label");
+    if (label != nullptr) entry.label = string_of(*label);
     request_.entries.push_back(std::move(entry));
   }
 

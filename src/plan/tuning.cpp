@@ -124,7 +124,7 @@ double distance(const AxisValue& a, const AxisValue& b) {
   const auto* x = std::get_if<std::int64_t>(&a);
   const auto* y = std::get_if<std::int64_t>(&b);
   if (x == nullptr || y == nullptr || *x < 0 || *y < 0) return a == b ? 0 : other_choice;
-  return std::abs(std::log2(static_cast<double>(*x + 1) / static_cast<double>(*y + 1)));
+  return std::abs(std::log2((static_cast<double>(*x) + 1) / (static_cast<double>(*y) + 1)));
 }
 
 double distance(const TunedTile& a, const TunedTile& b) {

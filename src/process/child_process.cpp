@@ -126,16 +126,7 @@ std::string ending(int status, Limits limits) {
     const unsigned limit_s = number == SIGPROF ? limits.processor_s : limits.any_s;
     return "takes longer than " + std::to_string(limit_s) + " s";
   }
-  constexpr std::array<std::pair<int, const char*>, 6> names{{{SIGSEGV, "SIGSEGV"},
-                                                              {SIGABRT, "SIGABRT"},
-                                                              {SIGBUS, "SIGBUS"},
-                                                              {SIGFPE, "SIGFPE"},
-                                                              {SIGILL, "SIGILL"},
-                                                              {SIGKILL, "SIGKILL"}}};
-  for (const auto& [known, name] : names) {
-    if (known == number) return std::string("ends with ") + name;
-  }
-  return "ends with signal " + std::to_string(number);
+  return "ends with " + signal_text(number);
 }
 
 }  // namespace
@@ -234,8 +225,16 @@ void ChildProcess::ask(std::string_view request, std::span<std::byte> out) {
   give_up("gives an answer that makes no sense");
 }
 
-void run_in_child(const std::function<void()>& function) {
-  ChildProcess child([&function](std::string_view, Reply&) { function(); });
+std::string signal_text(int number) {
+  const char* name = sigabbrev_np(number);
+  return name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
+}
+
+void run_in_child(const std::function<void()>& function, std::size_t bytes) {
+  ChildProcess child([&](std::string_view, Reply& reply) {
+    reply.expect_bytes(bytes);
+    function();
+  });
   (void)child.ask("");
 }
 

@@ -73,7 +73,11 @@ class ChildProcess {
   std::string gone_;  ///< the reason why the child has ended
 };
 
-/// Runs a function in a child process and throws what it throws, as ChildProcess::ask() does.
-void run_in_child(const std::function<void()>& function);
+/// "SIGSEGV" and so on.
+[[nodiscard]] std::string signal_text(int number);
+
+/// Runs a function in a child process and throws what it throws, as ChildProcess::ask() does; it has more time for
+/// files of so many bytes.
+void run_in_child(const std::function<void()>& function, std::size_t bytes = 0);
 
 }  // namespace katt::io::impl

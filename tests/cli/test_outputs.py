@@ -59,6 +59,7 @@ LOGITS = ["logits", "--model", "model", "--tokens", "1,2"]
     [*GENERATE, "--out", "prompts"], [*GENERATE, "--log", "model/config.json"],
     [*GENERATE, "--out", "new.h5", "--log", "./new.h5"],
     [*TRAIN, "--log", "text"], [*TRAIN, "--log", "model/model.safetensors"], [*TRAIN, "--out", "model"],
+    [*SWEEP, "--candidate", "old", "-o", "old"], [*SWEEP, "--peer-program", "old", "-o", "old"],
     [*TRAIN, "--out", "new", "--log", "new/model.safetensors"], [*TRAIN, "--out", "new", "--log", "new/config.json"],
     ["sweep", "sweep.toml", "-o", "sweep.toml"], ["merge", "part.h5", "-o", "part.h5"],
 ])  # fmt: skip
@@ -90,6 +91,7 @@ def test_resuming_in_the_folder_of_the_model(katt_with_files):
     assert katt(*TRAIN, "--out", "out").returncode == 0
     done = katt("train", "--model", "out", "--text", "text", "--steps", 2, "--seq", 16, "--out", "out", "--resume")
     assert done.returncode == 0, done.stderr
+    assert "--model" in katt.refuses(*TRAIN, "--out", "model", "--resume"), "a model that is no run's save"
 
 
 def held(katt, arguments, path):

@@ -6,6 +6,7 @@
 
 #include "plan/sweep_file.hpp"
 #include "plan/tuning.hpp"
+#include "tests/message_of.hpp"
 #include "tests/op/toy_operator.hpp"
 
 namespace katt::bench {
@@ -27,15 +28,9 @@ class SweepFile : public ::testing::Test {
 
   /// The message without the file's name.
   std::string rejection(const std::string& text) {
-    try {
-      const SweepRequest request = read(text);
-      (void)plan_cases(request.entries, 1);
-    } catch (const InputError& error) {
-      const std::string message = error.what();
-      const std::string name = path.string();
-      return message.starts_with(name) ? message.substr(name.size()) : message;
-    }
-    return {};
+    const std::string name = path.string();
+    const std::string message = test::message_of([&] { return plan_cases(read(text).entries, 1); });
+    return message.starts_with(name) ? message.substr(name.size()) : message;
   }
 
   Registry registry;
@@ -66,12 +61,12 @@ dtype = ["f32", "bf16"]
 TEST_F(SweepFile, EntriesTakeDefaultsAndReplaceThem) {
   const SweepRequest request = read(R"(
 gain = 2.5
+label = "first"
 [axes]
 size = [2, 4]
 variant = "naive"
 [[sweep]]
 op = "toy"
-label = "first"
 [[sweep]]
 op = "toy"
 label = "second"
@@ -196,7 +191,9 @@ paired = ["n"]
            {"threads = [1, 2]\npaired = \"threads\"", "threads: cannot change from round to round"},
            {"n = [8, 16]\npaired = \"n=32\"",
             "n=32: is not a value of the sweep; expected one of 8, 16"},
-           {"n = [8, 16]\npaired = \"n=x\"", "\"x\" is not an integer"}}) {
+           {"n = [8, 16]\npaired = \"n=x\"", "\"x\" is not an integer"},
+           {"n = [8, 16]\npaired = \"n=8,n=16\"",
+            "n: names size twice, expected each axis once"}}) {
     EXPECT_NE(rejection("op = \"toy\"\n" + bad).find(said), std::string::npos)
         << rejection("op = \"toy\"\n" + bad);
   }

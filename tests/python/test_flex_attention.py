@@ -285,6 +285,7 @@ def test_refusals():
             r"test_flex_attention.py:\d+: calls sin",
         ),
         (lambda: kt.flex_attention(q, k[:, :2], v[:, :2]), "key: holds 2 heads, expected 4, or enable_gqa=True"),
+        (lambda: kt.flex_attention(q[..., :-1], k, v), "key: holds head_dim .*, expected .*, as query has"),
         (lambda: kt.flex_attention(q[0], k, v), "query: holds shape .*, expected 4 axes"),
         (lambda: kt.flex_attention(q.double(), k, v), "query: holds torch.float64"),
     ]:

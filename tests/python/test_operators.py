@@ -226,6 +226,14 @@ def test_refused_shapes(generator):
         katt.embedding(numpy.zeros(3, numpy.int32), q[0, 0])
 
 
+def test_an_array_that_cannot_be_written(generator):
+    x = normal(generator, "float32", 4, 6)
+    out = numpy.frombuffer(bytes(4 * 6 * 2), numpy.float16).reshape(4, 6)
+    with pytest.raises(ValueError, match="convert_dtype: out: holds a read-only array, expected one to write to"):
+        katt.convert_dtype(x, out)
+    assert not out.any()
+
+
 def test_empty_arrays():
     assert katt.softmax(numpy.empty((0, 5), numpy.float32)).shape == (0, 5)
     assert katt.linear(numpy.empty((0, 5), numpy.float32), numpy.ones((3, 5), numpy.float32)).shape == (0, 3)

@@ -42,6 +42,10 @@ def test_files(result, tmp_path):
     assert (katt.open(path).frame["time_s"] == result.frame["time_s"]).all()
     with pytest.raises(ValueError, match="exists, expected a new file"):
         result.save(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["kept.h5"]
+    (tmp_path / "group.h5").write_bytes(b"\x89HDF\r\n\x1a\nand nothing more")
+    with pytest.raises(ValueError, match="group.h5"):
+        katt.open(tmp_path / "group.h5")
     with pytest.raises(ValueError, match="none.h5: holds nothing"):
         katt.open(tmp_path / "none.h5")
     again = katt.sweep("softmax", tokens=8, vocab=64, output=tmp_path / "named.h5", **QUICK)

@@ -64,6 +64,7 @@ def test_layers_and_norms(dtype):
     agree(kt.layernorm, lambda x, w, b: F.layer_norm(x, (32,), w, b), [new(7, 32), new(32), new(32)], wide)
     agree(kt.embedding, F.embedding, [torch.tensor([[1, 2], [2, 0]]), new(5, 8)])
     agree(lambda x: kt.convert_dtype(x, torch.float32), lambda x: x * 1.0, [new(3, 8)])
+    assert kt.convert_dtype(torch.tensor(1.5), torch.bfloat16).shape == (), "a tensor without axes"
 
 
 def test_rmsnorm_with_a_residual():
@@ -188,12 +189,19 @@ def test_sdpa_refuses_by_name():
     wide = torch.randn(1, 2, 4, 264)
     with pytest.raises(ValueError, match="query: holds head_dim 264, expected at most 256"):
         kt.scaled_dot_product_attention(wide, wide, wide)
+    with pytest.raises(ValueError, match="key: holds head_dim 64, expected 60, as query has"):
+        kt.scaled_dot_product_attention(torch.randn(1, 1, 4, 60), *[torch.randn(1, 1, 4, 64)] * 2)
+    with pytest.raises(ValueError, match=r"attention: block_mask: holds shape \(1, 1\), expected \(4, 4\)"):
+        kt.attention(*[torch.randn(1, 1, 64, 8)] * 3, block_mask=(torch.ones(1, 1, dtype=torch.uint8), 16))
 
 
 def test_tensors_that_require_gradients_are_not_taken_by_katt():
     q = torch.randn(1, 2, 4, 8, requires_grad=True)
     with pytest.raises(ValueError, match="attention: q: holds a tensor that requires a gradient"):
         katt.attention(q, q, q)
+    plain, bias = q.detach(), torch.zeros(1, 1, 4, 4, requires_grad=True)
+    with pytest.raises(ValueError, match="attention: bias: holds a tensor that requires a gradient"):
+        katt.attention(plain, plain, plain, bias=bias)
     with torch.no_grad():
         close(katt.attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
 

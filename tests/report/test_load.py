@@ -6,6 +6,8 @@ import pytest
 import synthetic
 from katt_report import InputError, load
 from katt_report.isolation import load_isolated
+from katt_report.published.files import result_files
+from katt_report.text import usual_value
 
 
 def test_strings_and_numbers_are_plain(files):
@@ -98,6 +100,19 @@ def test_several_files_are_merged(files):
     assert set(attention["tokens"]) == {0}
 
 
+def test_an_axis_that_one_file_lacks_joins_its_rows(tmp_path):
+    """NaN there would make every row a point of its own."""
+    file = synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",))
+    file.rows += [dict(row, run="run-0002", time_s=9.0) for row in file.rows]
+    file.runs["run-0002"] = synthetic.run_attributes()
+    lacks = synthetic.write(tmp_path / "lacks.h5", file)
+    for row in file.rows:
+        row["gain"] = 0.5
+    both = load(lacks, synthetic.write(tmp_path / "has.h5", file))
+    assert len(both.points) == 4 and sorted(set(both.points["gain"])) == [0.0, 0.5]
+    assert usual_value([0, "none", "none"]) == 0, "a text axis that one of several files lacks"
+
+
 def test_the_same_name_in_two_folders(tmp_path):
     paths = []
     for folder in ("a", "b"):
@@ -106,6 +121,13 @@ def test_the_same_name_in_two_folders(tmp_path):
     results = load(*paths)
     assert results.points.values("source") == sorted(paths)
     assert len(load(paths[0], paths[0]).points) == len(results.points)
+
+
+def test_a_folder_passes_over_files_that_are_no_sweeps(tmp_path, files):
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other.create_group("points")
+    with pytest.raises(InputError, match="no result file"):
+        result_files([tmp_path])
 
 
 def damage(path, how):

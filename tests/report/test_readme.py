@@ -126,6 +126,7 @@ def test_other_files_and_facts(tree):
         (f"<!-- katt: {SWEEP} speedup color=red --><!-- /katt -->", "holds an unknown name color"),
         (f"<!-- katt: {SWEEP} speedup variant=none --><!-- /katt -->", "which no row of"),
         (f"<!-- katt: {SWEEP} speedup of=mean --><!-- /katt -->", "holds of=mean, expected range"),
+        (f"<!-- katt: {SWEEP} speedup digits=two --><!-- /katt -->", "holds digits=two, expected a whole number"),
         (f"<!-- katt: {SWEEP} speedup with=interval --><!-- /katt -->", "expected one row"),
         (f"<!-- katt: {SWEEP} ratio variant=flash --><!-- /katt -->", "expected ratio over=VARIANT"),
         (f"<!-- katt: {SWEEP} table down=seq_q --><!-- /katt -->", "expected down=NAMES and across=NAMES"),
@@ -166,6 +167,16 @@ def test_the_readme_of_results(tree, capsys):
     assert main(["readme", str(folder)]) == 0
     count = len([row for row in open_source(folder / "sweep.h5").rows if row["variant"] == "flash"])
     assert (folder / "README.md").read_text() == f"# sweep on zen4-2c\n\nIt is {count} and –.\n\n## End\n\n![yes](speedup.png)\n"
+
+    (folder / "README.md").write_bytes(b"caf\xe9")
+    assert main(["readme", str(folder)]) == 0 and (folder / "README.md").read_text().startswith("# sweep")
+
+    (folder / "calls.json").write_text('{"machine": "mine"}')
+    (experiment / "results.md").write_text("<!-- katt: ./calls.json op --><!-- /katt -->\n")
+    capsys.readouterr()
+    assert main(["readme", str(folder)]) == 2
+    assert "calls.json: holds machine that is a str, expected a dict" in capsys.readouterr().err
+    (folder / "calls.json").unlink()
 
     (experiment / "results.md").write_text("<!-- katt: nonsense --><!-- /katt -->\n")
     assert main(["readme", str(folder)]) == 2

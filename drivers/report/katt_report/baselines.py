@@ -101,7 +101,7 @@ def _case(results: Results, row: dict, other: dict | None, peer: str) -> Case:
     ratio = paired_ratio(*samples) if all(s is not None for s in samples) else None
     if ratio is None:
         quotient = row["time_s"] / other["time_s"] if other["time_s"] > 0 else math.nan
-        ratio = Interval(quotient, quotient, quotient) if math.isfinite(quotient) else None
+        ratio = Interval(quotient, quotient, quotient) if math.isfinite(quotient) and quotient > 0 else None
     return Case(row, other["time_s"], ratio, "" if ratio else "no valid times")
 
 

@@ -49,13 +49,18 @@ def as_csv(table: dict[str, np.ndarray]) -> bytes:
 def as_json(table: dict[str, np.ndarray]) -> bytes:
     """An array with an object a row, each on a line; null for NaN and for what is infinite."""
     lines = [
-        json.dumps(dict(zip(table, map(_finite, row), strict=True)), allow_nan=False, ensure_ascii=False)
+        json.dumps(dict(zip(table, map(finite, row), strict=True)), allow_nan=False, ensure_ascii=False)
         for row in zip(*(column.tolist() for column in table.values()), strict=True)
     ]
     return ("[\n" + ",\n".join(lines) + "\n]\n").encode()
 
 
-def _finite(value):
+def finite(value):
+    """What JSON can hold: null in place of a number that does not exist, within dicts and lists, too."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -86,13 +86,13 @@ class Points:
 
 
 def concatenate(parts: list[Points]) -> Points:
-    """The rows of several tables; a missing column gets the default of its kind."""
+    """The rows of several tables; a missing column gets the default of its kind, a missing axis 0 in place of NaN,
+    which would make each of its rows a point of its own."""
     names = list(dict.fromkeys(name for part in parts for name in part.columns))
     columns = {}
     for name in names:
         example = next(part[name] for part in parts if name in part)
         kind = {"U": schema.STRING, "i": schema.INTEGER}.get(example.dtype.kind, schema.REAL)
-        columns[name] = np.concatenate(
-            [part[name] if name in part else np.full(len(part), schema.default(kind)) for part in parts]
-        )
+        missing = 0.0 if kind == schema.REAL and schema.is_identity(name) else schema.default(kind)
+        columns[name] = np.concatenate([part[name] if name in part else np.full(len(part), missing) for part in parts])
     return Points(columns)

@@ -132,7 +132,7 @@ def usual_value(column: list):
     None when there is no such value. With only one value an axis left out, different points stay
     distinct.
     """
-    least = min(column)
+    least = min(column, key=lambda value: (isinstance(value, str), value))
     if least in (0, -1, ""):
         return least
     common = max(set(column), key=column.count)

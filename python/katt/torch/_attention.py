@@ -5,6 +5,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from .._attention import options
 from .._functions import PLANS, launch
 from .._rules.run import UNCHANGED
 from .._rules.run import launch as launch_rule
@@ -43,55 +44,17 @@ def _attention(
     return out, lse
 
 
-def _fake_backward(dout, q, k, v, out, lse, bias, *options):
-    return new_heads(q), new_heads(k), new_heads(v)
-
-
-@operator("attention_backward", _fake_backward)
-def _attention_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    bias: Optional[Tensor],
-    alibi_slopes: Optional[Tensor],
-    kv_lengths: Optional[Tensor],
-    block_mask: Optional[Tensor],
-    block_size: int,
-    scale: float,
-    causal: bool,
-    window_left: int,
-    window_right: int,
-    softcap: float,
-    variant: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dq, dk, dv = new_heads(q), new_heads(k), new_heads(v)
-    inputs = (
-        *(dense_last(x) for x in (dout, q, k, v, out)),
-        lse,
-        dense_last(bias),
-        alibi_slopes,
-        kv_lengths,
-        block_mask,
-    )
-    numbers = (scale, softcap, causal, window_left, window_right, block_size)
-    launch(BACKWARD, inputs, (dq, dk, dv, None), numbers, call(variant))
-    return dq, dk, dv
-
-
-def _fake_full_backward(dout, dlse, q, k, v, out, lse, bias, *options):
+def _fake_backward(dout, dlse, q, k, v, out, lse, bias, *options):
     *_, with_bias = options
-    return (*_fake_backward(dout, q, k, v, out, lse, bias), [_new_bias(bias)] if with_bias else [])
+    return new_heads(q), new_heads(k), new_heads(v), [_new_bias(bias)] if with_bias else []
 
 
 def _new_bias(bias):
     return bias.new_empty(bias.shape)
 
 
-@operator("attention_full_backward", _fake_full_backward)
-def _attention_full_backward(
+@operator("attention_backward", _fake_backward)
+def _attention_backward(
     dout: Tensor,
     dlse: Optional[Tensor],
     q: Tensor,
@@ -111,7 +74,7 @@ def _attention_full_backward(
     softcap: float,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """_attention_backward with the gradient of lse, and with that of the bias."""
+    """dq, dk, dv of the gradient of out and, if there is one, of lse; and the gradient of the bias with with_bias."""
     made = new_heads(q), new_heads(k), new_heads(v)
     dbias = _new_bias(bias) if with_bias else None
     outputs = (*made, dbias)
@@ -145,17 +108,12 @@ def _gradients(ctx, dout, dlse):
         return (None,) * 15
     dout = torch.zeros_like(out) if dout is None else dout
     *numbers, _for_backward, _variant = ctx.numbers
-    with_bias = ctx.needs_input_grad[3]
+    with_bias, full = ctx.needs_input_grad[3], _has_full_backward(q)
+    dq, dk, dv, made = _attention_backward(dout, dlse if full else None, q, k, v, out, lse, bias, *masks, *numbers,
+                                           with_bias and full)  # fmt: skip
     dbias = None
-    if _has_full_backward(q) and (with_bias or dlse is not None):
-        dq, dk, dv, gradients = _attention_full_backward(
-            dout, dlse, q, k, v, out, lse, bias, *masks, *numbers, with_bias
-        )
-        dbias = gradients[0] if with_bias else None
-    else:
-        dq, dk, dv = _attention_backward(dout, q, k, v, out, lse, bias, *masks, *numbers, "auto")
-        if with_bias:
-            dbias = bias_gradient(dout, q, k, v, bias, *masks, *numbers)
+    if with_bias:
+        dbias = made[0] if full else bias_gradient(dout, q, k, v, bias, *masks, *numbers)
     return (dq, dk, dv, dbias, *(None,) * 11)
 
 
@@ -220,10 +178,7 @@ def attention(
 
     ValueError as in katt.attention.
     """
-    if scale is None:
-        scale = q.shape[-1] ** -0.5
-    blocks, size = (None, 0) if block_mask is None else block_mask
-    left, right = window
+    scale, blocks, (_, _, left, right, size) = options(q, k, causal, window, softcap, scale, block_mask)
     differentiated = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias))
     out, lse = _attention(q, k, v, bias, alibi_slopes, kv_lengths, blocks, size, scale, causal, left, right,
                           softcap, differentiated, variant)  # fmt: skip

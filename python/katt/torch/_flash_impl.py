@@ -42,7 +42,7 @@ def takes(query, key, value, dropout_p, attn_mask):
         dropout_p == 0.0
         and query.dtype in DTYPES
         and query.dtype == key.dtype == value.dtype
-        and query.shape[-1] == value.shape[-1] <= LARGEST_HEAD_DIM
+        and query.shape[-1] == key.shape[-1] == value.shape[-1] <= LARGEST_HEAD_DIM
         and query.shape[1] % max(key.shape[1], 1) == 0
         and (attn_mask is None or attn_mask.dtype in (query.dtype, torch.float32))
     )
@@ -52,7 +52,7 @@ class Problem:
     """The arguments of both passes as Katt's kernels take them. Causality is aligned to the top left corner."""
 
     def __init__(self, query, key, value, is_causal, attn_mask, scale):
-        self.scale = query.shape[-1] ** -0.5 if scale is None else scale
+        self.scale = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
         self.length, keys = query.shape[2], key.shape[2]
         self.hidden_keys = max(0, keys - self.length) if is_causal else 0  # no query sees them
         seen = keys - self.hidden_keys

@@ -119,7 +119,7 @@ def flex_attention(
         raise refused("score_mod", error) from None
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scale = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
     number = next(NUMBERS)
     RULES[number] = rule
     blocks, size = block_states(block_mask, *query.shape[:2], key.shape[1], query.shape[2], key.shape[2])
@@ -145,6 +145,8 @@ def check(query, key, value, enable_gqa):
             raise refused(name, f"holds a tensor on {x.device}, expected one on the CPU")
         if x.shape[-1] > LARGEST_HEAD_DIM:
             raise refused(name, f"holds head_dim {x.shape[-1]}, expected at most {LARGEST_HEAD_DIM}")
+    if key.shape[-1] != query.shape[-1]:
+        raise refused("key", f"holds head_dim {key.shape[-1]}, expected {query.shape[-1]}, as query has")
     if query.shape[1] != key.shape[1] and not enable_gqa:
         raise refused("key", f"holds {key.shape[1]} heads, expected {query.shape[1]}, or enable_gqa=True")
 

@@ -27,7 +27,7 @@ def call(variant):
 
 def rows(x):
     """x as (rows, columns), copied only where its strides leave no other way."""
-    flat = x[None] if x.dim() == 1 else x.flatten(0, -2)
+    flat = x.reshape(1, -1) if x.dim() < 2 else x.flatten(0, -2)
     return flat if flat.stride(-1) == 1 or flat.shape[-1] <= 1 else flat.contiguous()
 
 

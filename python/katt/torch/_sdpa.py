@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
         dtype = torch.get_autocast_dtype(device)
         query, key, value = (x.to(dtype) for x in (query, key, value))
     if scale is None:
-        scale = query.shape[-1] ** -0.5
+        scale = max(query.shape[-1], 1) ** -0.5
     head_dim = value.shape[-1]
     query, key, value, lead = heads_of(query, key, value, enable_gqa)
     length, keys = query.shape[-2], key.shape[-2]
@@ -80,6 +80,8 @@ def check(query, key, value, attn_mask, dropout_p, is_causal):
             refuse(name, f"shape {tuple(x.shape)}", "at least 2 axes")
         if x.shape[-1] > LARGEST_HEAD_DIM:
             refuse(name, f"head_dim {x.shape[-1]}", f"at most {LARGEST_HEAD_DIM}")
+    if key.shape[-1] != query.shape[-1]:
+        refuse("key", f"head_dim {key.shape[-1]}", f"{query.shape[-1]}, as query has")
 
 
 def heads_of(query, key, value, enable_gqa):

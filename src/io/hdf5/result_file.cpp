@@ -133,10 +133,13 @@ void ResultFile::edit(const std::filesystem::path& temporary,
     write_bytes(temporary, bytes, path_);
   };
   if (!is_foreign_) return apply();
-  impl::run_in_child([&] {
-    H5Lunregister(H5L_TYPE_EXTERNAL);  // a group of the file must not lie in another file
-    apply();
-  });
+  constexpr std::size_t passes = 4;  // it is read, copied and written
+  impl::run_in_child(
+      [&] {
+        H5Lunregister(H5L_TYPE_EXTERNAL);  // a group of the file must not lie in another file
+        apply();
+      },
+      exists_ ? passes * std::filesystem::file_size(path_) : 0);
 }
 
 void ResultFile::commit(const std::function<void(std::int64_t)>& change) {

@@ -158,12 +158,14 @@ RefereeTask read_task(const std::filesystem::path& path, const Registry& registr
                         .where = root.place("candidate")});
   task.baseline = root.text("baseline").value_or("");
   task.request.settings.untrusted = root.flag("untrusted").value_or(true);
+  double& timeout_s = task.request.settings.peer_timeout_s;
+  timeout_s = 20;
   if (auto limits = root.take("limits")) {
     Object named(root.place("limits"), std::move(*limits));
     task.least_ratio = named.number("ratio").value_or(0);
     task.most_bytes = named.number("memory_bytes").value_or(task.most_bytes);
     task.most_error = named.number("max_abs_err").value_or(task.most_error);
-    task.request.settings.peer_timeout_s = named.number("timeout_s").value_or(20);
+    timeout_s = named.number("timeout_s").value_or(timeout_s);
     named.end();
   }
   if (auto measuring = root.take("measuring")) {

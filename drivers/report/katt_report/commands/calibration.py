@@ -21,6 +21,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for the figure, and for the alarms as a table")
     options = parser.parse_args(arguments)
     from katt_report.calibration import alarms, calibrate
+    from katt_report.export import finite
     from katt_report.isolation import runs_isolated
     from katt_report.pages.calibration_page import calibration_report
     from katt_report.pages.output import write_folder
@@ -32,7 +33,8 @@ def run(arguments: list[str]) -> int:
     if options.output:
         write_folder(options.output, lambda: calibration_report(found, rates))
     if options.json:
-        print(json.dumps({**asdict(found), "alarms": [asdict(one) for one in rates]}, indent=1))
+        told = {**asdict(found), "alarms": [asdict(one) for one in rates]}
+        print(json.dumps(finite(told), indent=1, allow_nan=False))
     else:
         print(calibration_text(found, rates))
     return 0

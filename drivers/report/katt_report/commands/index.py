@@ -26,7 +26,7 @@ def run(arguments: list[str]) -> int:
     from katt_report.published.index import MARKER, index, without_freshness
 
     path = options.folder / "README.md"
-    before = path.read_text() if path.exists() else ""
+    before = path.read_text(errors="replace") if path.exists() else ""
     if before and not before.startswith(MARKER):
         raise InputError(path, "a text that katt-report index did not make", f"a first line {MARKER}")
     if options.check:

@@ -1,6 +1,5 @@
 """`katt-report readme`: fills the numbers of documents in from result files."""
 
-import os
 from pathlib import Path
 
 from katt_report.commands.parser import Parser
@@ -23,6 +22,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true",
                         help="write nothing; name the lines that differ, exit status 1 if there are any")  # fmt: skip
     options = parser.parse_args(arguments)
+    from katt_report.pages.output import write_file
     from katt_report.published.markers import fill
     from katt_report.published.readme import experiments_below, readme
 
@@ -40,16 +40,14 @@ def run(arguments: list[str]) -> int:
                 raise InputError(place, f"no text ({error})", "a document, or a folder of results") from error
     differ = 0
     for path, text in made.items():
-        before = path.read_text() if path.exists() else ""
+        before = path.read_text(errors="replace") if path.exists() else ""
         if text == before:
             continue
         if options.check:
             differ += 1
             print(_difference(path, before, text))
         else:
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_text(text)
-            os.replace(temporary, path)
+            write_file(path.resolve(), text.encode())
             show(str(path))
     return 1 if differ else 0
 

@@ -9,8 +9,8 @@ import h5py
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.isolation import each_isolated
-from katt_report.load import Results, merge
-from katt_report.published.fresh import Share, SourceTree, about_peers, machine_of, share, source_tree
+from katt_report.load import Results, about_peers, merge
+from katt_report.published.fresh import Share, SourceTree, machine_of, share, source_tree
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
@@ -29,8 +29,9 @@ def _is_sweep(path: Path) -> bool:
     """False for a sound file of another kind, and for predictions; damage is left to the reader, which names it."""
     try:
         with h5py.File(path, "r") as file:
-            return "points" in file and schema.PREDICTED not in (file["points"].dtype.names or ())
-    except (OSError, RuntimeError):
+            dtype = getattr(file.get("points"), "dtype", None)
+            return dtype is not None and schema.PREDICTED not in (dtype.names or ())
+    except (OSError, RuntimeError, KeyError, ValueError):
         return True
 
 

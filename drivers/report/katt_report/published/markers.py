@@ -165,6 +165,8 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
         raise InputError(place, f"of={of}", ", ".join(_OF))
     if of == "count":
         return str(len(rows))
+    if not options.get("digits", "2").isdecimal():
+        raise InputError(place, f"digits={options['digits']}", "a whole number")
     digits = int(options.get("digits", 2))
     if options.get("with") == "interval":
         if len(rows) != 1:
@@ -179,6 +181,8 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
     if isinstance(values[0], str):
         return ", ".join(dict.fromkeys(map(str, values)))
     if of == "geomean":
+        if min(values) <= 0:
+            return "–"
         return _text(value, math.exp(math.fsum(map(math.log, values)) / len(values)), digits)
     if of == "median":
         ordered = sorted(values)
