@@ -7,6 +7,7 @@
 #include "core/devices.hpp"
 #include "core/text.hpp"
 #include "drivers/options/command_line.hpp"
+#include "drivers/options/measure_options.hpp"
 #include "drivers/runtime/blas_kernels.hpp"
 #include "drivers/runtime/commands.hpp"
 #include "drivers/runtime/messages.hpp"
@@ -233,12 +234,6 @@ void print_operators(const bench::Registry& registry) {
   }
 }
 
-/// "--seq-q"
-std::string option_of(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return "--" + name;
-}
-
 void print_operator(const bench::Operator& op) {
   print_heading(op);
   print_variants(op);
@@ -246,7 +241,7 @@ void print_operator(const bench::Operator& op) {
   for (const auto& specs : {op.axes(), bench::common_axes(op)}) {
     for (const bench::AxisSpec& axis : specs) {
       const std::string names =
-          (axis.short_name.empty() ? "" : option_of(axis.short_name) + ", ") + option_of(axis.name);
+          (axis.short_name.empty() ? "" : dashed(axis.short_name) + ", ") + dashed(axis.name);
       const std::string fallback = !axis.follows.empty()    ? "as " + axis.follows
                                    : axis.name == "threads" ? "all"
                                                             : bench::to_text(axis.fallback);

@@ -296,33 +296,13 @@ def forecast_memory(katt: str | Path, model: Model, layout: Layout, step: Step, 
     "fsdp" is forecast as "zero1". RuntimeError with katt's own line when it refuses.
     """
     model.write_config(folder)
-    command = [
-        str(katt),
-        "memory",
-        "--model",
-        str(folder),
-        "--json",
-        "--dtype",
-        "bf16",
-        "--batch",
-        str(step.micro_rows),
-        "--accumulation",
-        str(step.rows // step.micro_rows),
-        "--seq",
-        str(step.seq),
-        "--ranks",
-        str(layout.gpus),
-        "--tensor",
-        str(layout.tensor),
-        "--pipeline",
-        str(layout.pipeline),
-        "--context",
-        str(layout.context),
-        "--micro-batches",
-        str(step.rows // layout.data // step.micro_rows),
-        "--zero",
-        "0" if layout.sharding == "none" else "1",
-    ]
+    options = {
+        "dtype": "bf16", "batch": step.micro_rows, "accumulation": step.rows // step.micro_rows, "seq": step.seq,
+        "ranks": layout.gpus, "tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context,
+        "micro-batches": step.rows // layout.data // step.micro_rows, "zero": int(layout.sharding != "none"),
+    }  # fmt: skip
+    command = [str(katt), "memory", "--model", str(folder), "--json"]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     if step.recompute != "none":
         command += ["--checkpoint-blocks", "all" if step.recompute == "full" else "cheap"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -49,12 +49,11 @@ debian_mirror() {
   echo "${site%/}"
 }
 
-# make_environment NAME REQUIREMENTS PACKAGE: makes the Python environment build/NAME with the pinned
-# requirements and the package of this tree, unless it is up to date.
+# make_environment NAME REQUIREMENTS [PACKAGE]: makes the Python environment build/NAME with the pinned
+# requirements and a package of this tree, unless it is up to date.
 make_environment() {
-  local name=$1 requirements=$2 package=$3 stamp
-  local venv=build/$name
-  stamp=$(cat "$requirements" "$package/pyproject.toml" <(pwd) | sha256sum)
+  local venv=build/$1 requirements=$2 package=${3:-} stamp
+  stamp=$(cat "$requirements" ${package:+"$package/pyproject.toml"} <(pwd) | sha256sum)
   if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
     return 0
   fi
@@ -62,25 +61,8 @@ make_environment() {
   rm -rf "$venv"
   if ! { quietly "$venv.log" python3 -m venv "$venv" &&
     quietly "$venv.log" "$venv/bin/pip" install --disable-pip-version-check -r "$requirements" &&
-    quietly "$venv.log" "$venv/bin/pip" install --disable-pip-version-check \
-      --no-build-isolation --no-deps -e "$package"; }; then
-    die "cannot make the Python environment $venv (is there a network?); see $venv.log"
-  fi
-  echo "$stamp" >"$venv/stamp"
-}
-
-# make_tools NAME REQUIREMENTS: makes the Python environment build/NAME with the pinned requirements alone, unless it is
-# up to date.
-make_tools() {
-  local venv=build/$1 requirements=$2 stamp
-  stamp=$(cat "$requirements" <(pwd) | sha256sum)
-  if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
-    return 0
-  fi
-  say "making the Python environment $venv"
-  rm -rf "$venv"
-  if ! { quietly "$venv.log" python3 -m venv "$venv" &&
-    quietly "$venv.log" "$venv/bin/pip" install --disable-pip-version-check -r "$requirements"; }; then
+    { [ -z "$package" ] || quietly "$venv.log" "$venv/bin/pip" install --disable-pip-version-check \
+      --no-build-isolation --no-deps -e "$package"; }; }; then
     die "cannot make the Python environment $venv (is there a network?); see $venv.log"
   fi
   echo "$stamp" >"$venv/stamp"

@@ -92,12 +92,6 @@ pid_t spawn(const PeerLaunch& launch, std::span<const int> files) {
   return pid;
 }
 
-/// "SIGSEGV" and so on.
-std::string signal_text(int number) {
-  const char* name = sigabbrev_np(number);
-  return name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
-}
-
 std::span<std::byte> map(int file, std::size_t bytes) {
   if (ftruncate(file, static_cast<off_t>(bytes)) != 0) throw std::bad_alloc();
   if (bytes == 0) return {};
@@ -300,7 +294,7 @@ void PeerProcess::give_up_dead() {
     }
   }
   if (pid_ > 0) give_up("closed its connection");
-  if (WIFSIGNALED(status_)) give_up("was ended by " + signal_text(WTERMSIG(status_)));
+  if (WIFSIGNALED(status_)) give_up("was ended by " + io::impl::signal_text(WTERMSIG(status_)));
   const bool silent = is_sealed() && last_words().empty();
   give_up("died" + (silent ? " with status " + std::to_string(WEXITSTATUS(status_)) : ""));
 }

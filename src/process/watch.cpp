@@ -178,11 +178,6 @@ std::string overdue_reason(double limit_s) {
   return text.data();
 }
 
-std::string name_of_signal(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(signal);
-}
-
 }  // namespace
 
 namespace watch {
@@ -254,13 +249,14 @@ int watch_over(std::span<const std::string> arguments, double limit_s,
       return WEXITSTATUS(end.status);
     }
     const int signal = WTERMSIG(end.status);
-    const std::string how = end.overdue
-                                ? overdue_reason(limit_s)
-                                : "the process that ran it ended with " + name_of_signal(signal);
+    const std::string how =
+        end.overdue ? overdue_reason(limit_s)
+                    : "the process that ran it ended with " + io::impl::signal_text(signal);
     const bool is_asked =
         !end.overdue && (signal == SIGKILL || signal == SIGTERM || signal == SIGINT);
     if (shared.at_work == 0 || is_asked || shared.count == most_faults) {
-      throw std::runtime_error("the process of the sweep ended with " + name_of_signal(signal) +
+      throw std::runtime_error("the process of the sweep ended with " +
+                               io::impl::signal_text(signal) +
                                (shared.count == most_faults ? ", like 100 before it" : "") +
                                "; what is done is kept, --resume goes on");
     }

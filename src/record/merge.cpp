@@ -6,15 +6,12 @@
 #include <utility>
 
 #include "core/text.hpp"
+#include "plan/axes.hpp"
 #include "plan/shard.hpp"
 #include "record/results.hpp"
 
 namespace katt::bench {
 namespace {
-
-void note_once(std::vector<std::string>& list, const std::string& text) {
-  if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
-}
 
 std::string commit_of(const io::RunRecord& run) {
   const std::string commit = run.text("commit");
@@ -64,8 +61,8 @@ class Merger {
         ++merged_.copies;
         continue;
       }
-      note_once(merged_.commits, commit_of(run));
-      note_once(merged_.machines, machine_of(run));
+      add_once(merged_.commits, commit_of(run));
+      add_once(merged_.machines, machine_of(run));
       add_run(std::move(run), std::move(of_run), file);
     }
   }

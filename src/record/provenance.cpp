@@ -13,6 +13,7 @@
 #include "machine/huge_pages.hpp"
 #include "machine/machine.hpp"
 #include "machine/topology.hpp"
+#include "plan/axes.hpp"
 #include "record/json.hpp"
 
 namespace katt::bench {
@@ -42,9 +43,7 @@ io::Attributes program_and_machine(const std::vector<Backend>& backends) {
   std::vector<std::string> devices;
   for (const Backend backend : backends) {
     names.emplace_back(name_of(backend));
-    const std::string device = device_name(backend);
-    if (std::find(devices.begin(), devices.end(), device) == devices.end())
-      devices.push_back(device);
+    add_once(devices, device_name(backend));
   }
   const auto bytes = [](std::size_t n) { return static_cast<std::int64_t>(n); };
   return {

@@ -9,11 +9,8 @@ import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
+from models import CONFIG
 
-CONFIG = {
-    "model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2,
-}  # fmt: skip
 LAYERS, HIDDEN, MLP, VOCAB, KV = 2, 32, 64, 256, 16
 # The weights of a block: q and o, k and v, and the three of the MLP.
 BLOCK_WEIGHTS = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * KV + 3 * HIDDEN * MLP

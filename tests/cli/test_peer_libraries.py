@@ -17,72 +17,21 @@ dtype = ["f32", "bf16"]
 pass = ["forward", "backward"]
 variant = ["naive"]
 peer = ["torch_eager"]
-[[sweep]]
-op = "rmsnorm"
-tokens = 5
-hidden = 33
-residual = [0, 1]
-[[sweep]]
-op = "rmsnorm_linear"
-tokens = 5
-hidden = 33
-out_features = 7
-residual = [0, 1]
-[[sweep]]
-op = "layernorm"
-tokens = 5
-hidden = 33
-[[sweep]]
-op = "swiglu"
-tokens = 5
-intermediate = 33
-[[sweep]]
-op = "linear"
-tokens = 5
-in_features = 33
-out_features = 7
-bias = [0, 1]
-[[sweep]]
-op = "softmax"
-tokens = 5
-vocab = 33
-[[sweep]]
-op = "cross_entropy"
-tokens = 5
-vocab = 33
-[[sweep]]
-op = "swiglu_mlp"
-tokens = 5
-hidden = 33
-intermediate = 40
-[[sweep]]
-op = "ternary_linear"
-tokens = [1, 5]
-in_features = 33
-out_features = 7
-[[sweep]]
-op = "linear_cross_entropy"
-tokens = 5
-hidden = 20
-vocab = 33
-[[sweep]]
-op = "embedding"
-tokens = 5
-vocab = 33
-hidden = 20
-[[sweep]]
-op = "convert"
-tokens = 5
-hidden = 33
-to = ["f32", "f16"]
-[[sweep]]
-op = "rope"
-batch = 2
-kv_heads = 2
-seq = 37
-head_dim = 32
-positions = ["sequence", "random"]
-layout = ["bhsd", "bshd"]
+sweep = [
+  {op = "rmsnorm", tokens = 5, hidden = 33, residual = [0, 1]},
+  {op = "rmsnorm_linear", tokens = 5, hidden = 33, out_features = 7, residual = [0, 1]},
+  {op = "layernorm", tokens = 5, hidden = 33},
+  {op = "swiglu", tokens = 5, intermediate = 33},
+  {op = "linear", tokens = 5, in_features = 33, out_features = 7, bias = [0, 1]},
+  {op = "softmax", tokens = 5, vocab = 33},
+  {op = "cross_entropy", tokens = 5, vocab = 33},
+  {op = "swiglu_mlp", tokens = 5, hidden = 33, intermediate = 40},
+  {op = "ternary_linear", tokens = [1, 5], in_features = 33, out_features = 7},
+  {op = "linear_cross_entropy", tokens = 5, hidden = 20, vocab = 33},
+  {op = "embedding", tokens = 5, vocab = 33, hidden = 20},
+  {op = "convert", tokens = 5, hidden = 33, to = ["f32", "f16"]},
+  {op = "rope", batch = 2, kv_heads = 2, seq = 37, head_dim = 32, positions = ["sequence", "random"], layout = ["bhsd", "bshd"]},
+]
 """
 
 
@@ -198,45 +147,16 @@ dtype = ["f32", "bf16", "f16"]
 pass = ["forward", "backward"]
 variant = ["naive"]
 peer = ["onednn"]
-[[sweep]]
-op = "linear"
-tokens = [1, 5]
-in_features = 33
-out_features = 7
-bias = [0, 1]
-[[sweep]]
-op = "softmax"
-tokens = 5
-vocab = 33
-[[sweep]]
-op = "layernorm"
-tokens = 5
-hidden = 33
-[[sweep]]
-op = "rmsnorm"
-tokens = 5
-hidden = 33
-residual = [0, 1]
-[[sweep]]
-op = "rmsnorm_linear"
-tokens = 5
-hidden = 33
-out_features = 7
-residual = [0, 1]
-[[sweep]]
-op = "swiglu"
-tokens = 5
-intermediate = 33
-[[sweep]]
-op = "swiglu_mlp"
-tokens = 5
-hidden = 33
-intermediate = 40
-[[sweep]]
-op = "convert"
-tokens = 5
-hidden = 33
-to = "f32"
+sweep = [
+  {op = "linear", tokens = [1, 5], in_features = 33, out_features = 7, bias = [0, 1]},
+  {op = "softmax", tokens = 5, vocab = 33},
+  {op = "layernorm", tokens = 5, hidden = 33},
+  {op = "rmsnorm", tokens = 5, hidden = 33, residual = [0, 1]},
+  {op = "rmsnorm_linear", tokens = 5, hidden = 33, out_features = 7, residual = [0, 1]},
+  {op = "swiglu", tokens = 5, intermediate = 33},
+  {op = "swiglu_mlp", tokens = 5, hidden = 33, intermediate = 40},
+  {op = "convert", tokens = 5, hidden = 33, to = "f32"},
+]
 """)
     rows, report = sweep_libraries(katt, "sweep.toml")
     ours = onednn_rows(rows, report)

@@ -165,44 +165,6 @@ def test_interrupt_keeps_what_is_done(katt):
     assert len(table(katt.folder / "out.h5")) == 80
 
 
-def test_kill_at_random_instants(katt):
-    """kill −9 thirty times: the file opens each time, no finished row is lost, and resuming completes it."""
-    random.seed(1)
-    started = time.monotonic()
-    assert katt(*[argument.replace("out.h5", "whole.h5") for argument in LONG]).returncode == 0
-    duration = time.monotonic() - started
-    expected = identities(table(katt.folder / "whole.h5"))
-    path = katt.folder / "out.h5"
-    finished = []
-    for _ in range(30):
-        if len(finished) == len(expected):  # complete: start over with a new file
-            path.unlink()
-            finished = []
-        process = katt.start(*LONG, "--resume")
-        time.sleep(random.uniform(0, duration * 0.3))
-        process.kill()
-        process.communicate()
-        if not path.exists():
-            assert finished == []
-            continue
-        rows = identities(table(path)) if has_points(path) else []
-        assert set(finished) <= set(rows), "a finished row is missing"
-        assert len(set(rows)) == len(rows), "a row is there twice"
-        finished = rows
-    assert katt(*LONG, "--resume").returncode == 0
-    assert identities(table(path)) == expected
-    with h5py.File(path) as file:
-        for row in file["points"][:]:
-            assert len(file[f"samples/{row['run'].decode()}/{row['point'].decode()}"]) == 5
-    assert katt(*LONG, "--resume").returncode == 0
-    assert sorted(entry.name for entry in katt.folder.iterdir()) == ["out.h5", "whole.h5"]
-
-
-def has_points(path):
-    with h5py.File(path) as file:
-        return "points" in file
-
-
 def test_presets_of_tiles(katt):
     done = katt("sweep", "attention", "--seq", "64", "--heads", "1", "--head-dim", "32", "--rounds", "2", "--threads",
                 "1", "--dtype", "f32", "--variant", "naive,flash,flash_amx", "--tile", "avx2,amx,h200", "-o", "out.h5")

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/views.hpp"
+#include "tests/message_of.hpp"
 
 namespace katt {
 namespace {
@@ -52,12 +53,8 @@ TEST(TensorRef, BothStorageOrdersAreSeenInLogicalOrder) {
 
 TEST(TensorRef, AStridedLastAxisIsRefused) {
   const Kokkos::View<float**, Kokkos::LayoutLeft, Host> columns("x", 4, 3);
-  EXPECT_THROW(TensorRef<2>{columns}, InputError);
-  try {
-    (void)TensorRef<2>(columns);
-  } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()), "tensor x: its last axis has stride 4, expected 1");
-  }
+  EXPECT_EQ(test::message_of([&] { return TensorRef<2>(columns); }),
+            "tensor x: its last axis has stride 4, expected 1");
   // one element has no stride that could matter
   const Kokkos::View<float**, Kokkos::LayoutLeft, Host> thin("y", 4, 1);
   EXPECT_NO_THROW(TensorRef<2>{thin});

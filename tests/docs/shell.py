@@ -172,19 +172,8 @@ class Shell:
             elif "--dry-run" not in filled:
                 filled.append("--dry-run")
         if filled[0] == "tune":  # one tile of one short point
-            filled = [
-                "tune",
-                filled[1],
-                "--seq",
-                "64",
-                "--variant",
-                "flash",
-                "--heads",
-                "1",
-                *QUICK,
-                "-o",
-                "tuning.json",
-            ]
+            filled = ["tune", filled[1], "--seq", "64", "--variant", "flash", "--heads", "1", *QUICK, "-o",
+                      "tuning.json"]
         return filled
 
     def files(self, word: str) -> list[str]:

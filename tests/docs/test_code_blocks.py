@@ -48,18 +48,8 @@ def pages_with(*languages: str) -> list[str]:
 def measured(tmp_path_factory) -> Path:
     """A result file of a moment, with naive and flash."""
     path = tmp_path_factory.mktemp("measured") / "result.h5"
-    sweep = [
-        "sweep",
-        "attention",
-        "--seq",
-        "64,1024,4096",
-        "--dtype",
-        "f32,bf16",
-        "--variant",
-        "naive,flash",
-        "--heads",
-        "1",
-    ]
+    sweep = ["sweep", "attention", "--seq", "64,1024,4096", "--dtype", "f32,bf16", "--variant", "naive,flash",
+             "--heads", "1"]
     subprocess.run([KATT, *sweep, *QUICK, "--no-ceilings", "--threads", "1", "-o", str(path)], check=True, capture_output=True)
     return path
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/hdf5/hdf5_handle.hpp"
+#include "tests/message_of.hpp"
 
 namespace katt::test {
 
@@ -50,17 +51,6 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
 inline bool holds_a_part(const std::filesystem::path& folder) {
   return std::ranges::any_of(std::filesystem::directory_iterator(folder),
                              [](const auto& entry) { return entry.path().extension() == ".part"; });
-}
-
-/// Message of the exception E that f throws, or "" when it throws none.
-template <class E, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
 }
 
 /// Writes HDF5 files as other programs do, the odd ones included.

@@ -13,17 +13,8 @@
 namespace katt::io {
 namespace {
 
+using test::message_of;
 using test::TemporaryFolder;
-
-template <class Function>
-std::string refusal(const Function& function) {
-  try {
-    function();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// A process that holds the lock of a file until it is killed.
 class Writer {
@@ -55,16 +46,18 @@ TEST(FileLock, NamesTheProcessThatWrites) {
   std::filesystem::create_symlink("x", folder / "link");
   Writer writer(folder / "x");
   for (const char* name : {"x", "link"}) {
-    EXPECT_EQ(refusal([&] { const FileLock lock(folder / name); }),
+    EXPECT_EQ(message_of([&] { const FileLock lock(folder / name); }),
               (folder / name).string() + ": is being written by process " +
                   std::to_string(writer.process) + "; expected one writer at a time");
   }
-  EXPECT_EQ(refusal([&] { const FileLock lock(folder / "y"); }), "");
+  EXPECT_EQ(message_of([&] { const FileLock lock(folder / "y"); }), "");
 }
 
 TEST(FileLock, EndsWithItsProcessHoweverThatEnds) {
   const TemporaryFolder folder;
-  const auto is_free = [&] { return refusal([&] { const FileLock lock(folder / "x"); }).empty(); };
+  const auto is_free = [&] {
+    return message_of([&] { const FileLock lock(folder / "x"); }).empty();
+  };
   Writer writer(folder / "x");
   EXPECT_FALSE(is_free());
   writer.kill();
@@ -107,13 +100,15 @@ TEST(Outputs, RefuseAnInputByWhateverPath) {
   std::filesystem::create_hard_link(folder / "in", folder / "hard");
   const std::vector<NamedPath> inputs{{"--in", folder / "in"}, {"--model", folder / "model"}};
   for (const char* name : {"in", "link", "hard", "model/../in", "model/config.json"}) {
-    const std::string line = refusal([&] { check_distinct({{"--out", folder / name}}, inputs); });
+    const std::string line = message_of([&] {
+      check_distinct({{"--out", folder / name}}, inputs);
+    });
     EXPECT_NE(line.find("--out " + (folder / name).string() + ": is the file of --"),
               std::string::npos)
         << name << ": " << line;
   }
   for (const char* name : {"out", "model/out", "in2"}) {
-    EXPECT_EQ(refusal([&] { check_distinct({{"--out", folder / name}}, inputs); }), "") << name;
+    EXPECT_EQ(message_of([&] { check_distinct({{"--out", folder / name}}, inputs); }), "") << name;
   }
 }
 
@@ -121,12 +116,12 @@ TEST(Outputs, RefuseAnotherOutputBeforeEitherIsThere) {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("new", folder / "link");
   for (const char* name : {"new", "./new", "link"}) {
-    const std::string line = refusal([&] {
+    const std::string line = message_of([&] {
       check_distinct({{"--out", folder / "new"}, {"--log", folder / name}}, {});
     });
     EXPECT_NE(line.find("is the file of --out, too"), std::string::npos) << name << ": " << line;
   }
-  EXPECT_EQ(refusal([&] {
+  EXPECT_EQ(message_of([&] {
               check_distinct({{"--out", folder / "new"}, {"--log", folder / "log"}}, {});
             }),
             "");
@@ -136,15 +131,15 @@ TEST(Outputs, RefuseWhatIsThereUnlessItIsReplaced) {
   const TemporaryFolder folder;
   test::write_bytes(folder / "x", "old");
   Outputs outputs;
-  EXPECT_EQ(refusal([&] {
+  EXPECT_EQ(message_of([&] {
               outputs.claim({"--out", folder / "x"}, false);
             }),
             "--out " + (folder / "x").string() + ": exists; expected a new file, or --overwrite");
   outputs.claim({"--out", folder / "x"}, true);
   outputs.claim({"--log", folder / "sub/y"}, false);
-  EXPECT_NE(refusal([&] { Outputs().claim({"--out", folder / "x"}, true); }), "");
+  EXPECT_NE(message_of([&] { Outputs().claim({"--out", folder / "x"}, true); }), "");
   EXPECT_EQ(test::read_bytes(folder / "x"), "old");
-  EXPECT_NE(refusal([&] { Outputs().claim({"--out", folder / "sub"}, true); }), "");
+  EXPECT_NE(message_of([&] { Outputs().claim({"--out", folder / "sub"}, true); }), "");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "memory/pool.hpp"
 #include "memory/tracker.hpp"
+#include "tests/message_of.hpp"
 
 namespace katt::memory {
 namespace {
@@ -64,13 +65,8 @@ TEST(Pool, NothingIsNothing) {
 TEST(Pool, TheLimitIsAnErrorThatSaysEverythingAndTheProgramGoesOn) {
   Pool pool("katt::test::pool", 4096);
   PoolBlock held = pool.allocate(Exec(), 3000);
-  try {
-    (void)pool.allocate(Exec(), 2000);
-    FAIL() << "went beyond the limit";
-  } catch (const LimitError& error) {
-    EXPECT_STREQ(error.what(),
-                 "katt::test::pool: 2000 bytes asked for with 3000 live, the limit is 4096");
-  }
+  EXPECT_EQ(test::message_of<LimitError>([&] { (void)pool.allocate(Exec(), 2000); }),
+            "katt::test::pool: 2000 bytes asked for with 3000 live, the limit is 4096");
   EXPECT_EQ(pool.statistics().live_bytes, 3000U);
   const PoolBlock small = pool.allocate(Exec(), 512);
   EXPECT_NE(small.data(), nullptr);

@@ -11,6 +11,7 @@
 #include "nn/inference/kv_cache.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/rope/rope.hpp"
+#include "tests/message_of.hpp"
 #include "tests/ops/attention_problems.hpp"
 
 namespace katt::nn {
@@ -21,16 +22,6 @@ using attention::ProblemData;
 using Ids = std::vector<std::int64_t>;
 
 const Backend backend = backend_of<Exec>();
-
-template <class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 void expect_error(const std::string& message, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
@@ -305,12 +296,12 @@ TEST(KvCache, SlotsAndPagesComeBack) {
   KvCache<Exec> cache({.slots = 2, .head_dim = 8, .capacity = 8, .page_size = 4, .pages = 3});
   const std::int64_t first = cache.acquire();
   const std::int64_t second = cache.acquire();
-  expect_error(message_of([&] { (void)cache.acquire(); }), {"no slot is free", "2"});
+  expect_error(test::message_of([&] { (void)cache.acquire(); }), {"no slot is free", "2"});
 
   cache.extend(Exec(), Ids{first}, Ids{8});
   EXPECT_EQ(cache.free_pages(), 1);
   // All or nothing: the second slot would fit its first page, not its second.
-  expect_error(message_of([&] { cache.extend(Exec(), Ids{second}, Ids{5}); }),
+  expect_error(test::message_of([&] { cache.extend(Exec(), Ids{second}, Ids{5}); }),
                {"2 more pages", "1 of 3"});
   EXPECT_EQ(cache.length(second), 0);
   EXPECT_EQ(cache.free_pages(), 1);
@@ -326,21 +317,27 @@ TEST(KvCache, RefusalsNameWhatWasAskedAndTheLimit) {
   const std::int64_t slot = cache.acquire();
   const Exec exec;
   cache.extend(exec, Ids{slot}, Ids{7});
-  expect_error(message_of([&] { cache.extend(exec, Ids{slot}, Ids{4}); }), {"7", "4", "10"});
+  expect_error(test::message_of([&] { cache.extend(exec, Ids{slot}, Ids{4}); }), {"7", "4", "10"});
   EXPECT_EQ(cache.length(slot), 7);
-  expect_error(message_of([&] { cache.extend(exec, Ids{1}, Ids{1}); }), {"slot 1", "not in use"});
-  expect_error(message_of([&] { cache.extend(exec, Ids{5}, Ids{1}); }), {"slot 5"});
-  expect_error(message_of([&] { cache.extend(exec, Ids{slot, slot}, Ids{1, 1}); }), {"twice"});
-  expect_error(message_of([&] { cache.extend(exec, Ids{slot}, Ids{-1}); }), {"-1"});
-  expect_error(message_of([&] { cache.release(1); }), {"slot 1", "not in use"});
-  expect_error(message_of([&] { (void)cache.keys(1); }), {"layer 1"});
+  expect_error(test::message_of([&] { cache.extend(exec, Ids{1}, Ids{1}); }),
+               {"slot 1", "not in use"});
+  expect_error(test::message_of([&] { cache.extend(exec, Ids{5}, Ids{1}); }), {"slot 5"});
+  expect_error(test::message_of([&] {
+                 cache.extend(exec, Ids{slot, slot}, Ids{1, 1});
+               }),
+               {"twice"});
+  expect_error(test::message_of([&] { cache.extend(exec, Ids{slot}, Ids{-1}); }), {"-1"});
+  expect_error(test::message_of([&] { cache.release(1); }), {"slot 1", "not in use"});
+  expect_error(test::message_of([&] { (void)cache.keys(1); }), {"layer 1"});
   const bench::Tensor<4> few("k", backend, Dtype::f32, {1, 1, 6, 8});
   EXPECT_THROW(cache.append(exec, 0, few.ref(), few.ref()), InputError);  // 7 tokens are due
 
-  expect_error(message_of([] { KvCache<Exec>({.head_dim = 12, .capacity = 4}); }), {"head_dim 12"});
-  expect_error(message_of([] { KvCache<Exec>({.capacity = 0}); }), {"capacity 0"});
-  expect_error(message_of([] { KvCache<Exec>({.capacity = 4, .sinks = 2}); }), {"sinks 2"});
-  expect_error(message_of([] { KvCache<Exec>({.capacity = 9, .window = 4}); }), {"capacity 9"});
+  expect_error(test::message_of([] { KvCache<Exec>({.head_dim = 12, .capacity = 4}); }),
+               {"head_dim 12"});
+  expect_error(test::message_of([] { KvCache<Exec>({.capacity = 0}); }), {"capacity 0"});
+  expect_error(test::message_of([] { KvCache<Exec>({.capacity = 4, .sinks = 2}); }), {"sinks 2"});
+  expect_error(test::message_of([] { KvCache<Exec>({.capacity = 9, .window = 4}); }),
+               {"capacity 9"});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "op/schema.hpp"
 #include "op/tensors.hpp"
+#include "tests/message_of.hpp"
 
 namespace katt {
 namespace {
@@ -66,12 +67,7 @@ struct Memory {
 };
 
 std::string refusal(const Args& args) {
-  try {
-    op::check<toy>(args);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return test::message_of([&] { op::check<toy>(args); });
 }
 
 TEST(Schema, HoldsShapesDtypesAndNumbersAgainstTheFirstThatSaysThem) {

@@ -12,6 +12,7 @@
 #include "ops/linear/gemm/micro.hpp"
 #include "ops/linear/linear.hpp"
 #include "ops/linear/linear_ref.hpp"
+#include "tests/message_of.hpp"
 #include "tests/ops/linear_problem.hpp"
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/vec/vec.hpp"
@@ -374,12 +375,7 @@ TEST(LinearTest, NoTokensGiveZeroGradientsOfTheWeights) {
 
 TEST(LinearTest, ArgumentsThatDoNotFitAreRefused) {
   const auto message = [](const ForwardArgs& args) -> std::string {
-    try {
-      check(args);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+    return test::message_of([&] { check(args); });
   };
   ForwardArgs args;
   args.x = {nullptr, Dtype::f32, {4, 8}};

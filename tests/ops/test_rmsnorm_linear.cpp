@@ -8,6 +8,7 @@
 
 #include "core/parts.hpp"
 #include "ops/rmsnorm_linear/bench/description.hpp"
+#include "tests/message_of.hpp"
 #include "tests/ops/suite.hpp"
 
 namespace katt::rmsnorm_linear {
@@ -167,14 +168,7 @@ TEST(RmsnormLinearRefusal, NamesTheReason) {
                    .norm_weight = {nullptr, Dtype::f32, {8}},
                    .weight = {nullptr, Dtype::f32, {3, 7}},
                    .out = {nullptr, Dtype::f32, {4, 3}}};
-  const auto message = [&] {
-    try {
-      check(args);
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+  const auto message = [&] { return test::message_of([&] { check(args); }); };
   EXPECT_EQ(message(), "rmsnorm_linear: weight: holds shape (3, 7), expected (3, 8)");
   args.weight = {nullptr, Dtype::f16, {3, 8}};
   EXPECT_EQ(message(), "rmsnorm_linear: weight: holds f16, expected f32");

@@ -5,6 +5,7 @@
 #include "io/printable.hpp"
 #include "plan/axes.hpp"
 #include "tests/io/refusal.hpp"
+#include "tests/message_of.hpp"
 
 namespace katt::bench {
 namespace {
@@ -21,19 +22,8 @@ std::vector<std::int64_t> parse_integers(const std::string& text) {
   return values;
 }
 
-/// The message of the InputError that parsing throws; empty when it throws none.
-template <class F>
-std::string message_of(F&& parse) {
-  try {
-    parse();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return {};
-}
-
 std::string rejection(const AxisSpec& spec, const std::string& text) {
-  return message_of([&] { (void)parse_axis(spec, {spec.name, text, "--" + spec.name}); });
+  return test::message_of([&] { (void)parse_axis(spec, {spec.name, text, "--" + spec.name}); });
 }
 
 TEST(Axes, ReadsListsAndRanges) {
@@ -102,7 +92,10 @@ TEST(Axes, ReadsTiles) {
   EXPECT_EQ(parse_tiles({"tile", "64x32,auto,64x32", "--tile"}),
             (std::vector<Setting>{{64, 32}, {}}));
   for (const char* text : {"64", "64x", "0x64", "64x0", "nanx4", "-1x4", "4x4x4", "", "auto,"}) {
-    EXPECT_FALSE(message_of([&] { (void)parse_tiles({"tile", text, "--tile"}); }).empty()) << text;
+    EXPECT_FALSE(test::message_of([&] {
+                   (void)parse_tiles({"tile", text, "--tile"});
+                 }).empty())
+        << text;
   }
 }
 

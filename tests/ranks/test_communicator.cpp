@@ -14,6 +14,7 @@
 #include "ranks/traffic.hpp"
 #include "tests/arguments.hpp"
 #include "tests/device.hpp"
+#include "tests/message_of.hpp"
 #include "tests/ranks/held.hpp"
 
 /// Run by CTest alone and under mpirun with 2, 3, 4 and 8 ranks. Every rank knows what the others
@@ -387,43 +388,33 @@ TEST(Communicator, SumsAndTextsAndMessages) {
   EXPECT_FALSE(ranks.has_message());
 }
 
-template <class F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "nothing";
-}
-
 TEST(Communicator, RefusesWhatDoesNotFit) {
   const Communicator ranks = ranks::world();
   const int size = ranks.size();
   const Tensor values(Dtype::f32, std::int64_t{6} * size);
   TensorRef<2> gaps(values.ref().data, Dtype::f32, {2, 2});
   gaps.stride[0] = 3;
-  EXPECT_EQ(refusal([&] { ranks.all_reduce(Exec(), gaps).wait(); }),
+  EXPECT_EQ(test::message_of([&] { ranks.all_reduce(Exec(), gaps).wait(); }),
             "all_reduce: tensor (2, 2): axis 0 has stride 3, expected 2: a dense tensor");
-  EXPECT_EQ(refusal([&] {
+  EXPECT_EQ(test::message_of([&] {
               ranks.reduce_scatter(Exec(), values.ref(), values.part({0, 5})).wait();
             }),
             "reduce_scatter: part: holds 5 elements, expected 6, rank " +
                 std::to_string(ranks.rank()) + "'s part of " + std::to_string(6 * size));
   EXPECT_EQ(
-      refusal([&] {
+      test::message_of([&] {
         ranks.all_gather(Exec(), TensorRef<1>(values.ref().data, Dtype::bf16, {6}), values.ref())
             .wait();
       }),
       "all_gather: part: holds bf16, expected f32");
   EXPECT_EQ(
-      refusal([&] { ranks.broadcast(Exec(), values.ref(), size).wait(); }),
+      test::message_of([&] { ranks.broadcast(Exec(), values.ref(), size).wait(); }),
       "broadcast: root " + std::to_string(size) + ", expected 0 to " + std::to_string(size - 1));
-  EXPECT_EQ(refusal([&] { ranks.send(Exec(), values.ref(), ranks.rank()).wait(); }),
+  EXPECT_EQ(test::message_of([&] { ranks.send(Exec(), values.ref(), ranks.rank()).wait(); }),
             "send: rank " + std::to_string(ranks.rank()) + ", expected another one of " +
                 std::to_string(size) + " than " + std::to_string(ranks.rank()));
   if (size == 1) return;
-  const std::string uneven = refusal([&] {
+  const std::string uneven = test::message_of([&] {
     ranks.all_to_all(Exec(), values.part({0, 1}), values.part({0, 1})).wait();
   });
   EXPECT_EQ(uneven, "all_to_all: from: holds 1 elements, expected a multiple of the " +
@@ -437,12 +428,8 @@ TEST(Communicator, NamesTheRankThatSentAnotherSize) {
   const Tensor values(Dtype::f32, 8);
   if (ranks.rank() == 1) ranks.send(Exec(), values.part({0, 3}), 0).wait();
   if (ranks.rank() != 0) return;
-  try {
-    ranks.recv(Exec(), values.ref(), 1).wait();
-    FAIL() << "three elements are not eight";
-  } catch (const ranks::Error& error) {
-    EXPECT_EQ(error.what(), ranks.where() + ": recv: rank 1 sent 12 bytes, expected 32");
-  }
+  EXPECT_EQ(test::message_of<ranks::Error>([&] { ranks.recv(Exec(), values.ref(), 1).wait(); }),
+            ranks.where() + ": recv: rank 1 sent 12 bytes, expected 32");
 }
 
 /// The last: what the tests before have used is what `--transport` expects.

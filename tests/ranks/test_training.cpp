@@ -11,6 +11,7 @@
 #include "drivers/training/training_run.hpp"
 #include "memory/tracker.hpp"
 #include "tests/device.hpp"
+#include "tests/message_of.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "tests/ranks/shared_folder.hpp"
 #include "tests/training/reference_training.hpp"
@@ -407,18 +408,10 @@ TEST(TrainingOverRanks, SharesRows) {
   EXPECT_EQ(share(3, 2, 2, 1).rows, 3);
   EXPECT_EQ(share(4, 3, 2, 1).rows, 3) << "the most that divide 6";
   EXPECT_EQ(share(4, 2, 2, 0, 4).rows, 1);
-  const auto refusal = [&](auto&& f) -> std::string {
-    try {
-      (void)f();
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(refusal([&] { return share(3, 1, 2, 0); }),
+  EXPECT_EQ(test::message_of([&] { return share(3, 1, 2, 0); }),
             "--batch 3 --accumulation 1: a step has 3 rows, expected a multiple of the 2 data "
             "parallel ranks");
-  EXPECT_EQ(refusal([&] { return share(4, 1, 1, 0, 3); }),
+  EXPECT_EQ(test::message_of([&] { return share(4, 1, 1, 0, 3); }),
             "--micro-batches 3: a rank has 4 rows of a step, expected a divisor of them");
 }
 
@@ -427,12 +420,7 @@ TEST(TrainingOverRanks, RefusesWhatCannotBeShared) {
   const auto refusal = [&](const Layout& layout) -> std::string {
     TrainOptions options = small_options();
     options.groups = ranks::Groups(ranks::Place(layout, 0));
-    try {
-      training::check_ranks(config, options);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+    return test::message_of([&] { training::check_ranks(config, options); });
   };
   EXPECT_EQ(refusal({.tensor = 2}),
             "--tensor 2: the model has 6 heads, 3 K/V heads and 80 columns of the MLP, expected a "
@@ -452,14 +440,9 @@ TEST(TrainingOverRanks, RefusesWhatCannotBeShared) {
   EXPECT_EQ(refusal({.pipeline = 2, .data = 8, .virtual_stages = 2}),
             "--virtual-stages 2: the microbatches of a rank's step are 1, expected a multiple of "
             "--pipeline 2");
-  try {
-    (void)ranks::layout_of(4, 3, 1, 1, false);
-    FAIL();
-  } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(),
-                 "--tensor 3 --pipeline 1 --context 1: their product is 3, expected a divisor of "
-                 "the 4 ranks");
-  }
+  EXPECT_EQ(test::message_of([&] { (void)ranks::layout_of(4, 3, 1, 1, false); }),
+            "--tensor 3 --pipeline 1 --context 1: their product is 3, expected a divisor of "
+            "the 4 ranks");
 }
 
 }  // namespace

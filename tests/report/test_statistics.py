@@ -23,7 +23,6 @@ def test_fit_leaves_small_sizes_out():
     sizes = np.array([64, 128, 256, 4096, 8192, 16384])
     fit = fit_power(sizes, 8.0 * sizes + np.where(sizes < 1000, 1e9, 0))
     assert fit.exponent == pytest.approx(1.0)
-    assert (fit.first, fit.last, fit.used) == (4096, 16384, 3)
 
 
 def test_fit_of_nothing_growing():

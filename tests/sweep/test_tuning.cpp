@@ -8,6 +8,7 @@
 #include "machine/machine.hpp"
 #include "plan/tuning.hpp"
 #include "sweep/fastest_tiles.hpp"
+#include "tests/message_of.hpp"
 #include "tests/op/toy_operator.hpp"
 
 namespace katt::bench {
@@ -46,12 +47,7 @@ class TuningTest : public ::testing::Test {
   }
   std::string refusal(const std::string& text) const {
     std::ofstream(folder / "bad.json") << text;
-    try {
-      (void)Tuning::read(folder / "bad.json");
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "accepted";
+    return test::message_of([&] { (void)Tuning::read(folder / "bad.json"); });
   }
 
   std::filesystem::path folder, path;

@@ -24,6 +24,7 @@ import numpy
 
 from .cage import settle
 from .processors import allow
+from .refusal import Refusal
 from .server import first_line, keep_freed_memory, private_lines
 
 INPUTS, OUTPUTS = 3, 4  # descriptors of the memory
@@ -40,10 +41,6 @@ class Case:
     axes: dict
     parameters: dict
     outputs: dict  # name → array to write
-
-
-class Refusal(Exception):
-    """A case that is not computed; the message is the reason."""
 
 
 def dtype_of(name):

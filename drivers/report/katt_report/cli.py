@@ -55,7 +55,3 @@ def _complete(words: list[str]) -> int:
     finally:
         Parser.completes = False
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

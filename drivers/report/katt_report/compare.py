@@ -163,7 +163,7 @@ def compare(
     sides = [_side(results, names) for results in (old, new)]
     common = [key for key in sides[0].rows if key in sides[1].rows]
     if not common:
-        raise InputError(_source(new), f"no row in common with {_source(old)}", "rows with the same axes")
+        raise InputError(_source(new.points), f"no row in common with {_source(old.points)}", "rows with the same axes")
     notes += _environment_notes(old, new)
     judged = [key for key in common if sides[0].rows[key]["status"] == sides[1].rows[key]["status"] == "ok"]
     level = interval_level(len(judged))
@@ -232,8 +232,8 @@ def interval_level(rows: int) -> float:
     return max(LEVEL, 2.0 * normal.cdf(z / math.sqrt(2.0)) - 1.0)
 
 
-def _source(results: Results) -> str:
-    return ", ".join(results.points.values("source"))
+def _source(points: Points) -> str:
+    return ", ".join(points.values("source"))
 
 
 def _identity(old: Points, new: Points) -> tuple[list[str], list[str]]:
@@ -247,15 +247,11 @@ def _identity(old: Points, new: Points) -> tuple[list[str], list[str]]:
         }
         lacking = [name for name, values in held.items() if len(values) > 1]
         if lacking:
-            raise InputError(_file(there), f"no column {', '.join(lacking)}", f"the axes of {_file(here)}")
+            raise InputError(_source(there), f"no column {', '.join(lacking)}", f"the axes of {_source(here)}")
         fixed = [f"{name} = {values[0]}" for name, values in held.items() if values]
         if fixed:
             notes.append(f"the {which} file has no axis {', '.join(fixed)}: taken to be the same")
     return names, notes
-
-
-def _file(points: Points) -> str:
-    return ", ".join(points.values("source"))
 
 
 def _side(results: Results, names: list[str]) -> _Side:

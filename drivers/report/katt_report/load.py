@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -77,6 +78,15 @@ class Profile:
         return after[:end]
 
 
+def about_peers(about: Mapping) -> dict[str, str]:
+    """The peers that a run names, each with its library; none in an older file, or for a damaged text."""
+    try:
+        named = json.loads(str(about.get("peers") or "{}")).items()
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+    return {printable(str(name)): printable(str(library)) for name, library in named}
+
+
 @dataclass(frozen=True)
 class Results:
     """The contents of one result file or several.
@@ -103,14 +113,7 @@ class Results:
     @property
     def peers(self) -> dict[str, str]:
         """The variants that are other programs, with the name and version of each: `torch_flash`, `torch 2.15.0`."""
-        found = {}
-        for about in self.runs.values():
-            try:
-                held = json.loads(about["peers"]).items()
-                found |= {printable(str(name)): printable(str(what)) for name, what in held}
-            except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
-                continue  # an older file, or a damaged text
-        return found
+        return {name: what for about in self.runs.values() for name, what in about_peers(about).items()}
 
     @property
     def frame(self):

@@ -15,10 +15,6 @@ class Interval:
     lo: float
     hi: float
 
-    def overlaps(self, other: "Interval") -> bool:
-        """True when the two intervals share a value."""
-        return self.lo <= other.hi and other.lo <= self.hi
-
     def widened(self, between: float, level: float = 0.95) -> "Interval":
         """The interval of the median over all runs of the program, of which this run is one.
 
@@ -207,16 +203,10 @@ def _student_inside(t: float, freedom: int) -> float:
 
 @dataclass(frozen=True)
 class PowerFit:
-    """y = factor · x^exponent, fitted over the `used` points whose x runs from `first` to `last`.
-
-    When y does not change with x, the exponent is 0 and `factor` is y.
-    """
+    """y = factor · x^exponent. When y does not change with x, the exponent is 0 and `factor` is y."""
 
     exponent: float
     factor: float
-    first: float
-    last: float
-    used: int
 
 
 _CONSTANT = 1.01
@@ -238,10 +228,9 @@ def fit_power(x, y) -> PowerFit | None:
         return None
     keep = x >= different[-max(_FEWEST_SIZES, (different.size + 1) // 2)]
     x, y = x[keep], y[keep]
-    first, last = float(x.min()), float(x.max())
     if y.max() <= _CONSTANT * y.min():
-        return PowerFit(0.0, float(y.max()), first, last, x.size)
+        return PowerFit(0.0, float(y.max()))
     if not y.all():
         return None
     exponent, constant = np.polyfit(np.log(x), np.log(y), 1)
-    return PowerFit(float(exponent), float(math.exp(constant)), first, last, x.size)
+    return PowerFit(float(exponent), float(math.exp(constant)))

@@ -104,11 +104,6 @@ def label(name: str) -> str:
     return f" {name}" if name.startswith("_") else name
 
 
-def formula(name: str) -> str:
-    """A name as a part of a label with a formula."""
-    return name.replace("$", r"\$")
-
-
 def plot_name(kind: str, group: Group) -> str:
     """The file stem of a figure: only the kind when the report has one group."""
     return f"{kind}_{group.name}" if group.name else kind

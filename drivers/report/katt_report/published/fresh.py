@@ -16,7 +16,7 @@ from pathlib import Path
 
 from katt_report.errors import InputError
 from katt_report.isolation import load_isolated
-from katt_report.load import Results, opened, plain
+from katt_report.load import Results, about_peers, opened, plain
 from katt_report.published.cpp_tokens import token_hash
 from katt_report.published.machine import machine_name
 from katt_report.published.source import Source, open_source
@@ -289,15 +289,6 @@ def _sum(shares: list[Share]) -> Share:
         most("commits"),
         tuple(dict.fromkeys(file for one in shares for file in one.changed)),
     )
-
-
-def about_peers(about: Mapping) -> dict[str, str]:
-    """The peers that a run names, each with its library."""
-    try:
-        named = json.loads(str(about.get("peers") or "{}"))
-    except ValueError:
-        return {}
-    return {str(name): str(library) for name, library in named.items()} if isinstance(named, dict) else {}
 
 
 def _is_tree(path: Path) -> bool:

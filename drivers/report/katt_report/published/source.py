@@ -13,7 +13,7 @@ import numpy as np
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.isolation import load_isolated
-from katt_report.load import Results, opened, plain
+from katt_report.load import Results, about_peers, opened, plain
 from katt_report.published.machine import machine_name
 from katt_report.ratios import believable
 from katt_report.statistics import Interval, paired_ratio
@@ -93,18 +93,7 @@ def _sweep(path: Path) -> Source:
         "command": _joined(str(run.get("command", "")) for run in runs),
         "rows": ", ".join([f"{statuses.count('ok')} rows", *others]),
     }
-    return Source(path, about, rows, [], results, tuple(_peers(runs)))
-
-
-def _peers(runs: list[dict]) -> dict[str, str]:
-    """The libraries of other programs by the names of their rows."""
-    found = {}
-    for run in runs:
-        try:
-            found |= json.loads(run.get("peers", "{}"))
-        except (TypeError, ValueError):
-            continue
-    return found
+    return Source(path, about, rows, [], results, tuple(name for run in runs for name in about_peers(run)))
 
 
 def _runs(file: h5py.File, path: Path) -> Source:
@@ -123,10 +112,13 @@ def _runs(file: h5py.File, path: Path) -> Source:
 def _json(path: Path) -> Source:
     try:
         held = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(path, f"no JSON ({error})", KIND) from error
     if not isinstance(held, dict):
         raise InputError(path, f"a {type(held).__name__}", "a JSON object")
+    for name, kind in (("machine", dict), ("build", dict), ("code", dict), ("date", str)):
+        if not isinstance(held.get(name, kind()), kind):
+            raise InputError(path, f"{name} that is a {type(held[name]).__name__}", f"a {kind.__name__}")
     code, listed = _code(held.pop("code", {})), held.get("rows")
     rows = [_flat(row) for row in listed] if isinstance(listed, list) else [_flat(held)]
     build = held.get("build", {"commit": held.get("commit", "")})
