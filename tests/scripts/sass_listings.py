@@ -13,6 +13,7 @@ def load(name):
     sys.path.insert(0, str(SCRIPTS))
     loader = importlib.machinery.SourceFileLoader(name, str(SCRIPTS / name))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    sys.modules[name] = module  # dataclasses look there
     loader.exec_module(module)
     return module
 

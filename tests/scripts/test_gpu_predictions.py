@@ -1,12 +1,11 @@
 """scripts/gpu_predictions: rows from the cycles of kernels, in the form of a result file. No CUDA toolkit is needed."""
 
-import importlib.machinery
-import importlib.util
 import sys
 from pathlib import Path
 
 import h5py
 import pytest
+from sass_listings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -15,11 +14,7 @@ kernel_cycles = pytest.importorskip("kernel_cycles")
 
 @pytest.fixture(scope="module")
 def predictions():
-    loader = importlib.machinery.SourceFileLoader("gpu_predictions", str(ROOT / "scripts" / "gpu_predictions"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_predictions", loader))
-    sys.modules["gpu_predictions"] = module
-    loader.exec_module(module)
-    return module
+    return load("gpu_predictions")
 
 
 def kernel(name, hgmma):

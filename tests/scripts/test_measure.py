@@ -1,7 +1,5 @@
 """scripts/measure on a tree of its own with a program that answers like katt: what is measured, kept and left."""
 
-import importlib.machinery
-import importlib.util
 import signal
 import subprocess
 import sys
@@ -12,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from sass_listings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "drivers" / "report"), str(ROOT / "tests" / "report")]
@@ -98,10 +97,7 @@ def tree(tmp_path):
 @pytest.fixture
 def measure(tree):
     """The script, which takes the tree for its own."""
-    loader = importlib.machinery.SourceFileLoader("measure", str(ROOT / "scripts" / "measure"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure", loader))
-    sys.modules["measure"] = module  # dataclasses look there
-    loader.exec_module(module)
+    module = load("measure")
     module.ROOT = tree
     module.busy_share = lambda: 0.5
     open_source.cache_clear()
@@ -318,11 +314,7 @@ def test_a_device_has_a_folder_of_its_own(tree, measure, capsys):
 
 def test_every_experiment_of_the_project_is_described():
     """Each can be read, and names files that exist; those without a description are run by other scripts."""
-    loader = importlib.machinery.SourceFileLoader("measure_of_project", str(ROOT / "scripts" / "measure"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure_of_project", loader))
-    sys.modules["measure_of_project"] = module
-    loader.exec_module(module)
-    steps = module.read_steps([])
+    steps = load("measure").read_steps([])
     for step in steps:
         words = " ".join(step.commands).split()
         assert all((ROOT / word).exists() for word in words if word.startswith("experiments/")), step.name
