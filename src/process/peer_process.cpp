@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "core/stopwatch.hpp"
+#include "process/child_process.hpp"
 
 extern char** environ;
 

@@ -24,6 +24,8 @@
 #include <thread>
 #include <vector>
 
+#include "process/child_process.hpp"
+
 #if defined(KATT_HAS_CUDA)
 #include <cuda_runtime_api.h>
 #endif

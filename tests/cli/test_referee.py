@@ -41,6 +41,7 @@ def test_an_honest_kernel_is_accepted(katt, kernels):
     assert (status, verdict["status"], verdict["reasons"]) == (0, "accepted", [])
     assert verdict["candidate"]["about"] == "swiglu of examples/referee"
     assert len(verdict["candidate"]["sha256"]) == 64 and verdict["candidate"]["untrusted"]
+    assert verdict["limits"]["timeout_s"] == 20
     assert [point["axes"]["tokens"] for point in verdict["points"]] == [1, 61]
     for point in verdict["points"]:
         assert (point["status"], point["reason"], point["samples"]) == ("ok", "", 8)

@@ -1,7 +1,6 @@
 """A small sweep: its table, its bookkeeping, and that a kill at any instant loses nothing finished."""
 
 import json
-import random
 import signal
 import time
 
@@ -35,6 +34,13 @@ def identities(frame):
     """The columns that identify a row's measurement."""
     columns = ["op", "pass", "backend", "dtype", "threads", "heads", "seq_q", "causal", "variant", "tile"]
     return sorted("|".join(map(str, row)) for row in frame[columns].itertuples(index=False))
+
+
+def test_min_rounds_beyond_the_usual_most(katt):
+    done = katt("sweep", "softmax", "--tokens", 1, "--vocab", 8, "--variant", "naive", "--threads", 1, "--no-ceilings",
+                "--min-rounds", 1003, "--budget-s", 0.01, "-o", "out.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert table(katt.folder / "out.h5")["samples"].tolist() == [1003]
 
 
 def test_table(katt):

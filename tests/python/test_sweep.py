@@ -65,6 +65,11 @@ def test_refusals():
         katt.sweep("softmax", peers={"mine": abs}, arrays="lists", **QUICK)
 
 
+def test_more_than_a_pipe_holds():
+    code = "import sys; print('[' + ' ' * 10**6 + ']', flush=True); print('done', file=sys.stderr)"
+    assert katt._sweep.run([sys.executable, "-c", code], False) == (0, "done", [])
+
+
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """Puts a script in the place of the program: the text after #!/bin/sh, where $KATT is the program itself."""

@@ -4,7 +4,6 @@ A row names its code by the column `code`; the dataset `/code/DIGEST` of its fil
 code is made of, each with the hash of its tokens (docs/schema.md). So the check needs a file and a tree, no build.
 """
 
-import json
 import subprocess
 import sys
 from collections import Counter
