@@ -204,6 +204,7 @@ def test_a_sweep_file_names_candidates_and_resume_knows_them(katt, tmp_path):
     assert done.returncode == 0, done.stderr
     assert set(rows_of(katt)) == {"naive", "tells", "second"}
     assert "nothing left to do" in katt("sweep", "sweep.toml", "-o", "out.h5", "--resume").stderr
+    assert "is the file of --candidate" in katt.refuses("sweep", "sweep.toml", "-o", tmp_path / "own.py", "--overwrite")
 
 
 def refusal(katt, text, *more):

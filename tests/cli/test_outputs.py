@@ -59,7 +59,7 @@ LOGITS = ["logits", "--model", "model", "--tokens", "1,2"]
     [*GENERATE, "--out", "prompts"], [*GENERATE, "--log", "model/config.json"],
     [*GENERATE, "--out", "new.h5", "--log", "./new.h5"],
     [*TRAIN, "--log", "text"], [*TRAIN, "--log", "model/model.safetensors"], [*TRAIN, "--out", "model"],
-    [*SWEEP, "--candidate", "old", "-o", "old"], [*SWEEP, "--peer-program", "old", "-o", "old"],
+    [*SWEEP, "--peer-program", "old", "-o", "old"],
     [*TRAIN, "--out", "new", "--log", "new/model.safetensors"], [*TRAIN, "--out", "new", "--log", "new/config.json"],
     ["sweep", "sweep.toml", "-o", "sweep.toml"], ["merge", "part.h5", "-o", "part.h5"],
 ])  # fmt: skip
