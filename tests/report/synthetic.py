@@ -10,7 +10,7 @@ import numpy as np
 STRINGS = {
     "op": 32, "pass": 16, "variant": 32, "backend": 16, "dtype": 8, "status": 16, "reason": 256, "ceiling": 32,
     "commit": 48, "run": 16, "point": 96, "label": 64, "layout": 8, "tile": 16,
-    "engine": 16, "code": 16,
+    "engine": 16, "code": 16, "paired_to": 96, "score_rule": 16,
 }  # fmt: skip
 INTEGERS = {
     "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "tile_q", "tile_kv", "threads", "samples",

@@ -37,8 +37,7 @@ def block_masks(goal: float = 0.8, to: str = "block_density=1") -> synthetic.Fil
 
 
 @pytest.fixture
-def group(tmp_path, monkeypatch):
-    monkeypatch.setitem(synthetic.STRINGS, "paired_to", 96)
+def group(tmp_path):
     return groups(load(synthetic.write(tmp_path / "paired.h5", block_masks())))[0]
 
 
@@ -69,8 +68,7 @@ def test_words_and_table_name_the_reference(group):
     assert "over block_density=1 (95 %)" in table
 
 
-def test_a_reference_may_be_a_name(tmp_path, monkeypatch):
-    monkeypatch.setitem(synthetic.STRINGS, "paired_to", 96)
+def test_a_reference_may_be_a_name(tmp_path):
     file = block_masks(to="dtype=f32")
     for line in file.rows:
         line |= {"paired_ratio": 1.0 if line["dtype"] == "f32" else 3.0}
@@ -80,10 +78,9 @@ def test_a_reference_may_be_a_name(tmp_path, monkeypatch):
     assert set(relative_rates(group)["rate"]) == {1.0, 3.0}
 
 
-def test_files_without_pairs_have_no_such_figure(files, tmp_path, monkeypatch):
+def test_files_without_pairs_have_no_such_figure(files, tmp_path):
     for group in groups(load(files["seqlen"])):
         assert paired(group) is None and not any("Paired" in line for line in sentences(group))
-    monkeypatch.setitem(synthetic.STRINGS, "paired_to", 96)
     file = block_masks()
     for line in file.rows:
         line |= dict.fromkeys(("paired_ratio", "paired_ratio_lo", "paired_ratio_hi"), np.nan)
@@ -101,9 +98,8 @@ def test_pairs_are_no_axes(group, tmp_path):
     assert len(compare(before, before).rows) == 12
 
 
-def test_rows_along_another_axis_are_no_marks(tmp_path, monkeypatch):
+def test_rows_along_another_axis_are_no_marks(tmp_path):
     """A group may be paired along several axes from one reference; the figure has those along the longest."""
-    monkeypatch.setitem(synthetic.STRINGS, "paired_to", 96)
     file = block_masks()
     for line in [line for line in file.rows if line["block_density"] == 1]:
         file.rows.append(line | {"softcap": 20.0, "paired_to": "softcap=0", "point": f"{len(file.rows):06d}",

@@ -77,9 +77,7 @@ def test_ratios_are_paired(tree):
     assert table[0] == "| seq_q | f32 | bf16 |" and [line.split(" | ")[0] for line in table[2:]] == ["| 512", "| 1024"]
 
 
-def test_ratios_of_paired_points(tree, monkeypatch, capsys):
-    monkeypatch.setitem(synthetic.STRINGS, "paired_to", 96)
-    monkeypatch.setitem(synthetic.STRINGS, "score_rule", 16)
+def test_ratios_of_paired_points(tree, capsys):
     held = synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",))
     held.rows = [line | {"score_rule": "none", "paired_to": "score_rule=none"} for line in held.rows if not line["causal"]]
     plain = next(line for line in held.rows if line["variant"] == "flash")

@@ -56,13 +56,10 @@ def result(path, sweep, rows=None, failed=""):
     held.runs["run-0001"] = synthetic.run_attributes(device="AMD EPYC", cpu_id="AuthenticAMD 25 17", sweep=sweep,
                                                      isa="avx2 avx512f avx512_bf16",
                                                      peers='{"torch_eager": "torch 2"}')  # fmt: skip
-    synthetic.STRINGS.setdefault("code", 16)
+    held.code = {code_digest(files): files}
     for line in held.rows:
         line["code"] = code_digest(files)
     synthetic.write(path, held)
-    with h5py.File(path, "a") as file:
-        kind = np.dtype([("file", "S64"), ("tokens", "S16")])
-        file[f"code/{code_digest(files)}"] = np.array([(n.encode(), t.encode()) for n, t in files.items()], kind)
 
 
 @pytest.fixture

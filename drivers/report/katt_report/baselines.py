@@ -17,7 +17,7 @@ from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.load import Results
 from katt_report.statistics import Interval, paired_ratio
-from katt_report.text import list_text, names_text, ratio_text, seconds_text, usual_value
+from katt_report.text import columns_text, list_text, names_text, ratio_text, seconds_text, usual_value
 
 LIMIT = 1.5
 PEER = "torch_eager"
@@ -136,9 +136,7 @@ def table_text(verdict: Verdict) -> str:
     below = [case for case in verdict.cases if not case.above(verdict.limit)]
     lines = [("case", schema.BASELINE, verdict.peer, "ratio", "interval", "")]
     lines += _lines(verdict, above + below[:5])
-    widths = [max(len(line[column]) for line in lines) for column in range(5)]
-    text = ["  ".join([*(cell.ljust(w) for cell, w in zip(line[:5], widths, strict=True)), line[5]]).rstrip()
-            for line in lines]  # fmt: skip
+    text = columns_text(lines)
     if below[5:]:
         text.append(f"({len(below) - 5} more at most {ratio_text(below[5].ratio.mid)})")
     for explanation in verdict.idle:

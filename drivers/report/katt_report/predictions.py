@@ -12,7 +12,7 @@ import numpy as np
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.load import Results
-from katt_report.text import value_text
+from katt_report.text import columns_text, value_text
 
 _NOT_COMPARED = ("label", "tile", "backend", "threads", "cold")
 
@@ -108,9 +108,7 @@ def table_text(found: Predictions) -> str:
     for pair in found.pairs:
         rates = [_rate(pair.row, time_s) for time_s in (pair.predicted_s, pair.measured_s)]
         lines.append((_name(pair.row), *rates, f"{pair.ratio:.2f}" if math.isfinite(pair.ratio) else ""))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*text, found.verdict])
+    return "\n".join([*columns_text(lines), found.verdict])
 
 
 def _name(row: dict) -> str:

@@ -139,6 +139,12 @@ def usual_value(column: list):
     return common if column.count(common) > 0.7 * len(column) else None
 
 
+def columns_text(lines) -> list[str]:
+    """Lines of cells as lines of text whose columns are aligned."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
 def list_text(items: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

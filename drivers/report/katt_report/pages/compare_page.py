@@ -23,7 +23,7 @@ from katt_report.compare import (
 from katt_report.figures import style
 from katt_report.pages.markup import bullets, escape, figure, page, status, table
 from katt_report.pages.output import render
-from katt_report.text import ratio_text, seconds_text, significant
+from katt_report.text import columns_text, ratio_text, seconds_text, significant
 
 _ORDER = (REGRESSION, LOST, UNCLEAR, IMPROVED, SAME, BASELINE, NEW)
 _LOOKS = {
@@ -39,11 +39,7 @@ def table_text(found: Comparison) -> str:
     shown = [row for row in rows if row.verdict != SAME] or rows
     lines = [("", "row", "metric", "old", "new", "new/old", "interval", "why")]
     lines += [(row.verdict, row.name, row.metric, *_values(row), "; ".join(row.reasons)) for row in shown]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
-    text = []
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=True)]
-        text.append("  ".join([*cells, line[-1]]).rstrip())
+    text = columns_text(lines)
     hidden = len(found.rows) - len(shown)
     if hidden:
         text.append(f"({hidden} more rows without a change)")

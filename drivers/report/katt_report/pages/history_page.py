@@ -4,7 +4,7 @@ from katt_report.figures.history import panels
 from katt_report.pages.markup import bullets, escape, figure, page, table
 from katt_report.pages.output import render
 from katt_report.published.history import Change, History, Series
-from katt_report.text import ratio_text
+from katt_report.text import columns_text, ratio_text
 
 _RULES = (
     "A point is the paired speedup over naive in one run, so the machine's own speed cancels. Runs are sorted by the date "
@@ -52,10 +52,8 @@ def table_text(found: History) -> str:
             (series, change) for series in found.series if series.machine == machine for change in series.changes
         ]
         if changes:
-            lines = [_CHANGE_HEADS, *(_change_cells(*each) for each in changes)]
-            widths = [max(len(line[column]) for line in lines) for column in range(len(_CHANGE_HEADS))]
-            text.append(f"{machine}:")
-            text += ["  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+            lines = columns_text([_CHANGE_HEADS, *(_change_cells(*each) for each in changes)])
+            text += [f"{machine}:", *(f"  {line}" for line in lines)]
             text.append("")
     return "\n".join([*text, *summary(found)])
 

@@ -11,7 +11,7 @@ from katt_report.published.files import freshness_of_machines
 from katt_report.published.fresh import Share, SourceTree
 from katt_report.published.portability import LIMITS, OURS, PEERS, ZERO, Cell, Operation, Portability, lines_below
 from katt_report.statistics import Interval
-from katt_report.text import percent_text, significant
+from katt_report.text import columns_text, percent_text, significant
 
 _TITLES = {
     LIMITS: "Against each machine's measured limit",
@@ -95,10 +95,8 @@ def table_text(found: Portability) -> str:
     for kind, operations in found.operations.items():
         several = [p for p in operations if p.portability] or operations
         if operations:
-            lines = [_heads(found), *(_cells(operation, found.machines) for operation in several)]
-            widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-            text.append(f"{_TITLES[kind]}:")
-            text += ["  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+            lines = columns_text([_heads(found), *(_cells(operation, found.machines) for operation in several)])
+            text += [f"{_TITLES[kind]}:", *(f"  {line}" for line in lines)]
             if len(several) < len(operations):
                 text.append(f"  ({len(operations) - len(several)} more operations that one machine has alone)")
             text.append("")
