@@ -30,9 +30,8 @@ void describe_run(io::TensorFile& file, const char* kind, Backend backend, int t
   file.set_attribute("dtype", std::string(name_of(dtype)));
   file.set_attribute("threads", std::int64_t{bench::resolved_threads(backend, threads)});
   file.set_attribute("finished_at", bench::utc_now());
-  for (const auto& attribute : bench::program_and_machine({backend})) {
-    std::visit([&](const auto& value) { file.set_attribute(attribute.first, value); },
-               attribute.second);
+  for (const auto& [name, value] : bench::program_and_machine({backend})) {
+    file.set_attribute(name, value);
   }
   if (const std::string way = ranks::device_transports(); !way.empty()) {
     file.set_attribute("transport", way);

@@ -16,6 +16,7 @@
 #include "plan/sweep_file.hpp"
 #include "plan/tuning.hpp"
 #include "result_columns.hpp"
+#include "tests/op/follows_inputs.hpp"
 
 #if defined(KATT_ADDRESS_SANITIZER)
 /// A damaged size makes HDF5 ask for more memory than there is, which it expects to be told.
@@ -30,15 +31,6 @@ namespace {
 /// Files through the whole program cost a millisecond or two each, those of a text less.
 constexpr std::uint64_t few = 150;
 constexpr std::uint64_t many = 1000;
-
-const bench::Registry& registry() {
-  static const auto all = [] {
-    auto built = std::make_unique<bench::Registry>();
-    bench::register_builtin_ops(*built);
-    return built;
-  }();
-  return *all;
-}
 
 bool is_built(const std::vector<std::string>& ops) {
   std::set<std::string> built;

@@ -75,9 +75,7 @@ class TensorFile {
   void set_integers(std::string name, IntTensor tensor);
   /// A profile, as a table of that name.
   void set_profile(std::string name, Profile profile);
-  void set_attribute(std::string name, std::string value);
-  void set_attribute(std::string name, double value);
-  void set_attribute(std::string name, std::int64_t value);
+  void set_attribute(std::string name, Attribute value);
   /// The float tensors in the order of set().
   [[nodiscard]] const std::vector<std::pair<std::string, FloatTensor>>& tensors() const {
     return tensors_;
@@ -89,9 +87,7 @@ class TensorFile {
   std::vector<std::pair<std::string, FloatTensor>> tensors_;
   std::vector<std::pair<std::string, IntTensor>> integer_tensors_;
   std::vector<std::pair<std::string, Profile>> profiles_;
-  std::vector<std::pair<std::string, std::string>> texts_;
-  std::vector<std::pair<std::string, double>> reals_;
-  std::vector<std::pair<std::string, std::int64_t>> integers_;
+  Attributes attributes_;
 };
 
 }  // namespace katt::io

@@ -47,16 +47,8 @@ void TensorFile::set_profile(std::string name, Profile profile) {
   put(profiles_, std::move(name), std::move(profile));
 }
 
-void TensorFile::set_attribute(std::string name, std::string value) {
-  put(texts_, std::move(name), std::move(value));
-}
-
-void TensorFile::set_attribute(std::string name, double value) {
-  put(reals_, std::move(name), value);
-}
-
-void TensorFile::set_attribute(std::string name, std::int64_t value) {
-  put(integers_, std::move(name), value);
+void TensorFile::set_attribute(std::string name, Attribute value) {
+  put(attributes_, std::move(name), std::move(value));
 }
 
 void TensorFile::write(const std::filesystem::path& path) const {
@@ -70,9 +62,7 @@ void TensorFile::write(const std::filesystem::path& path) const {
     impl::write_dataset(file.get(), name, H5T_NATIVE_INT64, tensor.shape, tensor.values.data());
   }
   for (const auto& [name, profile] : profiles_) impl::write_profile(file.get(), name, profile);
-  for (const auto& [name, value] : texts_) impl::write_attribute(file.get(), name, value);
-  for (const auto& [name, value] : reals_) impl::write_attribute(file.get(), name, value);
-  for (const auto& [name, value] : integers_) impl::write_attribute(file.get(), name, value);
+  for (const auto& [name, value] : attributes_) impl::write_attribute(file.get(), name, value);
   target.write(file.close());
   target.commit();
 }
