@@ -257,6 +257,12 @@ int generate_command(const Invocation& invocation) {
   const std::int64_t window = line.count("--window", 1, 0);
   const std::int64_t sinks = line.count("--sinks", 0, 0);
   if (sinks > 0 && window == 0) throw InputError("--sinks: expected with --window");
+  for (std::size_t i = 0; window > 0 && i < prompts.size(); ++i) {
+    if (std::ssize(prompts[i]) <= most) continue;
+    throw InputError(line_of(*prompts_file, i) + ": holds " + std::to_string(prompts[i].size()) +
+                     " tokens, expected at most " + std::to_string(most) +
+                     ", --chunk, with --window");
+  }
   std::vector<io::NamedPath> inputs{{"--model", options.folder}}, targets;
   if (prompts_file) inputs.push_back({"--prompts", *prompts_file});
   const auto& out = line.text("--out");

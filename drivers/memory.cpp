@@ -46,7 +46,10 @@ Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
                      {"activations", memory.activations},
                      {"workspace", memory.workspace}}};
   if (!measure) return forecast;
-  check_fits("inference", forecast.total(), options.backend);
+  check_fits(
+      "inference",
+      forecast.total() * ranks_on_memory(session_options.groups.all.ranks_on_host(), options),
+      options.backend);
   const memory::Scope scope;
   const auto model =
       nn::open_model(exec, options.folder, options.dtype, options.seed, session_options.groups);
@@ -181,6 +184,12 @@ int memory_command(const Invocation& invocation) {
     throw InputError("--measure: the program has " + std::to_string(ranks::world().size()) +
                      " ranks, expected the " + std::to_string(ranks) + " of the layout");
   }
+  const std::string blocks = line.text("--checkpoint-blocks").value_or(checkpoint ? "all" : "none");
+  if (ranks > 1 && blocks.starts_with("budget:")) {
+    throw InputError("--checkpoint-blocks " + blocks +
+                     ": of several ranks each would choose for itself, expected all, none, cheap, "
+                     "every:K, blocks or tensors");
+  }
   const std::int64_t rows = line.count("--batch", 1, 1);
   const std::int64_t tokens = line.count("--seq", 1, 512);
   const nn::LlamaConfig config = nn::read_config(options.folder);
@@ -192,10 +201,8 @@ int memory_command(const Invocation& invocation) {
   const Runtime runtime(options.threads, options.device);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
-    train.recompute = training::plan_checkpointing(
-                          exec, config, train, "--checkpoint-blocks",
-                          line.text("--checkpoint-blocks").value_or(checkpoint ? "all" : "none"))
-                          .recompute;
+    train.recompute =
+        training::plan_checkpointing(exec, config, train, "--checkpoint-blocks", blocks).recompute;
     // Inference has only tensor parallel ranks and stages.
     nn::SessionOptions session{.batch = rows, .capacity = tokens};
     const ranks::Layout of_session{.tensor = layout.layout.tensor,

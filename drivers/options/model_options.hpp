@@ -50,7 +50,9 @@ void check_inference_fits(const Exec& exec, const ModelOptions& options,
                           const nn::SessionOptions& session) {
   const auto memory =
       nn::inference_memory(exec, nn::read_config(options.folder), options.dtype, session);
-  check_fits(options.folder.string() + ": inference", memory.total(), options.backend);
+  check_fits(options.folder.string() + ": inference",
+             memory.total() * ranks_on_memory(ranks::world().ranks_on_host(), options),
+             options.backend);
 }
 
 }  // namespace katt::impl

@@ -89,8 +89,8 @@ bool TrainCommandLine::parse(const Invocation& invocation) {
   if (!line_.text("--data") == !line_.text("--text")) {
     throw InputError("--data or --text: expected one of them: " + std::string(train_usage));
   }
-  for (const char* name : {"--data", "--text"}) {
-    if (line_.text(name) == "") throw InputError(std::string(name) + ": is empty, expected a file");
+  for (const char* name : {"--data", "--text", "--out", "--log"}) {
+    if (line_.text(name) == "") throw InputError(std::string(name) + ": is empty, expected a path");
   }
   return true;
 }
@@ -107,12 +107,16 @@ void TrainCommandLine::read_config() {
     std::string name = "--" + key.name;
     std::ranges::replace(name, '_', '-');
     const auto where = [&] { return *path + ":" + std::to_string(key.line) + ": " + key.name; };
-    if (name == "--checkpoint" || name == "--profile") {
+    bool* const flag = name == "--checkpoint"  ? &checkpoint_
+                       : name == "--profile"   ? &profile_
+                       : name == "--resume"    ? &resume
+                       : name == "--overwrite" ? &overwrite
+                                               : nullptr;
+    if (flag != nullptr) {
       if (key.text != "0" && key.text != "1") {
         throw InputError(where() + " " + key.text + ": expected true or false");
       }
-      bool& flag = name == "--profile" ? profile_ : checkpoint_;
-      flag = flag || key.text == "1";
+      *flag = *flag || key.text == "1";
     } else if (name == "--config" || !line_.set_default(name, key.text)) {
       const std::string near = line_.suggestion(name);
       throw InputError(where() + ": is no option of katt train" +
@@ -145,18 +149,21 @@ void TrainCommandLine::check_output() const {
   }
   const bool continues = resume && training::holds_run(out);  // it reads its own save
   if (!continues || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
+  // A save ends with config.json: without it there is a first one at most, which was killed.
+  const bool replaces =
+      overwrite || continues || (resume && !std::filesystem::exists(out / "config.json", ignored));
+  std::vector<std::string> files = companions();
+  files.insert(files.begin(), "config.json");
   for (const char* name : {"model.safetensors", training::state_file}) {
-    for (const std::filesystem::path& file : {out / name, io::index_of(out / name)}) {
-      if (out.empty()) continue;
-      targets.push_back({"--out", file});
-      if (resume || overwrite || !std::filesystem::exists(file, ignored)) continue;
-      throw InputError("--out " + out.string() + ": holds " + file.filename().string() +
-                       "; expected --resume to continue it or --overwrite to replace it");
-    }
+    files.insert(files.begin(), {name, io::index_of(name).string()});
   }
-  if (!out.empty()) {
-    targets.push_back({"--out", out / "config.json"});
-    for (const std::string& name : companions()) targets.push_back({"--out", out / name});
+  for (const std::string& name : files) {
+    if (out.empty()) break;
+    targets.push_back({"--out", out / name});
+    if (replaces || !std::filesystem::exists(out / name, ignored)) continue;
+    throw InputError("--out " + out.string() + ": holds " + name +
+                     (resume ? " and no run to continue; expected another folder or --overwrite"
+                             : "; expected --resume to continue it or --overwrite to replace it"));
   }
   if (const auto& log = line_.text("--log")) {
     targets.push_back({"--log", *log});

@@ -107,7 +107,10 @@ class Handover {
     struct sigaction action {};
     action.sa_sigaction = hand_on;
     action.sa_flags = SA_SIGINFO | SA_RESTART;
-    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &action, &before_[i]);
+    for (std::size_t i = 0; i < signals.size(); ++i) {
+      sigaction(signals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler != SIG_IGN) sigaction(signals[i], &action, nullptr);  // nohup
+    }
   }
   ~Handover() {
     for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before_[i], nullptr);
@@ -254,8 +257,8 @@ int watch_over(std::span<const std::string> arguments, double limit_s,
     const std::string how =
         end.overdue ? overdue_reason(limit_s)
                     : "the process that ran it ended with " + io::impl::signal_text(signal);
-    const bool is_asked =
-        !end.overdue && (signal == SIGKILL || signal == SIGTERM || signal == SIGINT);
+    const bool is_asked = !end.overdue && (signal == SIGKILL || signal == SIGTERM ||
+                                           signal == SIGINT || signal == SIGHUP);
     if (shared.at_work == 0 || is_asked || shared.count == most_faults) {
       throw std::runtime_error("the process of the sweep ended with " +
                                io::impl::signal_text(signal) +

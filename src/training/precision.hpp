@@ -23,7 +23,8 @@ struct LossScaling {
 class LossScaler {
  public:
   /// Begins with the initial scale.
-  explicit LossScaler(const LossScaling& options) : options_(options), scale_(options.initial) {}
+  explicit LossScaler(const LossScaling& options)
+      : options_(options), scale_(rounded(options.initial)) {}
 
   [[nodiscard]] double scale() const { return scale_; }  ///< factor of the loss in the next step
   [[nodiscard]] std::int64_t good_steps() const {

@@ -50,6 +50,12 @@ Metadata newer_settings_of(const nn::LlamaConfig& config, const TrainOptions& op
           {"growth_interval", number(options.scaling.growth_interval)}};
 }
 
+constexpr const char* scaling_key = "loss_scaling";
+
+std::string scaling_of(const TrainOptions& options) {
+  return options.scaling.is_dynamic ? "dynamic" : "static";
+}
+
 class StateReader {
  public:
   StateReader(const std::filesystem::path& path, const io::Safetensors& file)
@@ -119,6 +125,7 @@ StateContents contents_of(const nn::LlamaConfig& config, const TrainOptions& opt
   contents.tensors[scale_tensor] = {static_cast<float>(state.loss_scale)};
   contents.metadata = settings_of(options);
   contents.metadata.merge(newer_settings_of(config, options));
+  contents.metadata[scaling_key] = scaling_of(options);
   contents.metadata["steps"] = number(std::ssize(state.log));
   contents.metadata["updates"] = number(state.updates);
   contents.metadata["good_steps"] = number(state.good_steps);
@@ -134,6 +141,14 @@ TrainingState state_of(const std::filesystem::path& path, const io::Safetensors&
   state.updates = reader.integer("updates");
   state.good_steps = reader.integer("good_steps");
   state.loss_scale = reader.column(scale_tensor, 1)[0];
+  if (file.metadata().contains(scaling_key)) {  // not from the first versions
+    reader.expect({{scaling_key, scaling_of(options)}});
+  }
+  const double scale = LossScaler(options.scaling).scale();
+  if (!options.scaling.is_dynamic && state.loss_scale != scale) {
+    throw InputError(path.string() + ": " + scale_tensor + ": holds " + number(state.loss_scale) +
+                     ", expected " + number(scale) + " to continue with the same steps");
+  }
   const std::int64_t steps = reader.integer("steps");
   if (steps == 0) return state;
   const std::vector<float> skipped = reader.column(skipped_column, steps);

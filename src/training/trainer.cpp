@@ -87,6 +87,11 @@ std::vector<DecayRange> decay_ranges(const nn::ParameterLayout& layout) {
 void check_ranks(const nn::LlamaConfig& config, const TrainOptions& options) {
   const ranks::Layout& layout = options.groups.place.layout;
   nn::check_layout(config, layout);
+  if (ranks::part_of(config.vocab_size, layout.tensor, layout.tensor - 1).count <= 0) {
+    throw InputError("--tensor " + std::to_string(layout.tensor) +
+                     ": leaves a rank without a part of the " + std::to_string(config.vocab_size) +
+                     " tokens, expected fewer ranks");
+  }
   if (layout.context > 1 && options.shape.seq % (2 * layout.context) != 0) {
     throw InputError("--context " + std::to_string(layout.context) + ": --seq is " +
                      std::to_string(options.shape.seq) + ", expected a multiple of " +

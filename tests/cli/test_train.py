@@ -98,6 +98,16 @@ def test_precision_is_continued_as_it_was(katt, random_model, text):
     assert "backoff_factor: holds 0.25, expected 0.5" in katt.refuses(*again)
 
 
+def test_a_loss_scale_is_continued(katt, random_model, text):
+    options = ["--out", "out", "--dtype", "f16"]
+    assert train(katt, random_model, text, 1, *options, "--loss-scale", 1.7).returncode == 0
+    assert train(katt, random_model, text, 2, *options, "--loss-scale", 1.7, "--resume").returncode == 0
+    again = ["train", "--model", random_model, "--text", text, "--steps", 9, "--batch", 2, "--seq", 16, *options,
+             "--resume"]  # fmt: skip
+    assert "loss_scale: holds 1.7000000476837158, expected 64 to continue" in katt.refuses(*again, "--loss-scale", 64)
+    assert "loss_scaling: holds static, expected dynamic" in katt.refuses(*again)
+
+
 @pytest.mark.parametrize("arguments, expected", [
     (["--growth-factor", 1], "--growth-factor 1: expected a number more than 1"),
     (["--growth-factor", 0.5], "--growth-factor 0.5: expected"),

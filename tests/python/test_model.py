@@ -202,6 +202,8 @@ def test_refusals(model, tmp_path):
         katt.Llama(TINY, dtype="f64")
     with pytest.raises(ValueError, match="token 1000000: expected 0 to 256"):
         model.generate([10**6], 1)
+    with pytest.raises(ValueError, match="chunk: holds 0, expected at least 1"):
+        model.generate([1], 1, chunk=0)
     for call in (model.logits, model.generate):
         with pytest.raises(ValueError, match="token ids: 'float' object cannot be interpreted as an integer"):
             call([1, 2.5])

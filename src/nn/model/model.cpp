@@ -140,9 +140,11 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
 }
 
 bool holds_parameters(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  return std::filesystem::exists(folder / parameter_file, ignored) ||
-         std::filesystem::exists(io::index_of(folder / parameter_file), ignored);
+  const auto is_there = [](const std::filesystem::path& file) {  // a link that leads nowhere, too
+    std::error_code ignored;
+    return std::filesystem::exists(std::filesystem::symlink_status(file, ignored));
+  };
+  return is_there(folder / parameter_file) || is_there(io::index_of(folder / parameter_file));
 }
 
 std::string parameters_note(const std::filesystem::path& folder) {
