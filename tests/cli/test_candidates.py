@@ -45,14 +45,14 @@ def compiled(folder, name, source, *options):
     return library
 
 
-@pytest.fixture
-def attention(tmp_path):
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory):
     """The library of examples/candidate, compiled as its README says."""
     readme = (EXAMPLE / "README.md").read_text()
     command = next(line.strip() for line in readme.splitlines() if line.startswith("    cc "))
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
-    library = tmp_path / "attention.so"
+    library = tmp_path_factory.mktemp("attention") / "attention.so"
     words = [str(library) if word == "attention.so" else word for word in command.split()]
     done = subprocess.run(words, cwd=EXAMPLE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -22,8 +22,7 @@ def kernels(tmp_path_factory):
     return folder
 
 
-def judge(katt, kernels, name="swiglu", **keys):
-    """Status of the program, and the verdict."""
+def write_task(katt, kernels, name="swiglu", **keys):
     task = {
         "candidate": str(kernels / f"{name}.so"),
         "operator": "swiglu",
@@ -31,6 +30,11 @@ def judge(katt, kernels, name="swiglu", **keys):
         "measuring": {"rounds": 8},
     } | keys
     (katt.folder / "task.json").write_text(json.dumps(task))
+
+
+def judge(katt, *arguments, **keys):
+    """Status of the program, and the verdict."""
+    write_task(katt, *arguments, **keys)
     done = katt("referee", "task.json", "-o", "verdict.json", "--overwrite")
     assert done.returncode in (0, 1, 3), done.stderr
     return done.returncode, json.loads((katt.folder / "verdict.json").read_text())
@@ -61,19 +65,18 @@ def test_one_that_keeps_its_answer_is_rejected(katt, kernels):
 
 
 @pytest.mark.parametrize(
-    ("limits", "status", "reason"),
+    ("limits", "status", "reasons"),
     [
-        ({"ratio": 1e6}, "rejected", "expected at least 1e+06"),
-        ({"ratio": 1e-9}, "accepted", None),
-        ({"memory_bytes": 10}, "rejected", "expected at most 10 B"),
-        ({"max_abs_err": 1e-12}, "rejected", "max_abs_err"),
-        ({"max_abs_err": 1, "memory_bytes": 1e12}, "accepted", None),
+        ({"ratio": 1e6, "memory_bytes": 10, "max_abs_err": 1e-12}, "rejected",
+         ["expected at least 1e+06", "expected at most 10 B", "max_abs_err"]),
+        ({"ratio": 1e-9, "memory_bytes": 1e12, "max_abs_err": 1}, "accepted", []),
     ],
-)
-def test_limits(katt, kernels, limits, status, reason):
+)  # fmt: skip
+def test_limits(katt, kernels, limits, status, reasons):
     _, verdict = judge(katt, kernels, limits=limits)
     assert verdict["status"] == status, verdict["reasons"]
-    assert reason is None or all(reason in line for line in verdict["reasons"])
+    assert bool(verdict["reasons"]) == bool(reasons)
+    assert all(any(reason in line for line in verdict["reasons"]) for reason in reasons)
     for name, value in limits.items():
         assert verdict["limits"][name] == value
 
@@ -85,7 +88,7 @@ def test_a_kernel_that_supports_no_point(katt, kernels):
 
 
 def test_without_an_output_the_verdict_is_printed(katt, kernels):
-    judge(katt, kernels, variants=["fused"], baseline="fused")
+    write_task(katt, kernels, variants=["fused"], baseline="fused")
     done = katt("referee", "task.json", "--results", "rows.h5")
     verdict = json.loads(done.stdout)
     assert verdict["baseline"] == "fused" == verdict["points"][0]["ratio"]["to"]
@@ -130,7 +133,7 @@ def test_files_that_are_no_task(katt, text):
 
 
 def test_the_verdict_is_never_the_task(katt, kernels):
-    judge(katt, kernels)
+    write_task(katt, kernels)
     line = katt.refuses("referee", "task.json", "-o", "task.json", "--overwrite")
     assert "task.json" in line
     assert json.loads((katt.folder / "task.json").read_text())["operator"] == "swiglu"

@@ -163,7 +163,8 @@ def test_the_gradient_of_no_mask_is_refused(katt):
 
 def test_sweeps_measure_the_gradient_of_a_mask_against_float64(katt):
     done = katt("sweep", "attention", "--seq", 48, "--heads", 2, "--pass", "forward,backward", "--bias", "0,1",
-                "--mask-gradient", 1, "--variant", "naive,flash", "--dtype", "f32,bf16", "-o", "out.h5")  # fmt: skip
+                "--mask-gradient", 1, "--variant", "naive,flash", "--dtype", "f32,bf16", "--rounds", 3,
+                "--threads", 1, "-o", "out.h5")  # fmt: skip
     assert done.returncode == 0, done.stderr
     with h5py.File(katt.folder / "out.h5") as file:
         rows = [{name: row[name] for name in ("pass", "bias", "status", "reason")} for row in file["points"][:]]

@@ -39,7 +39,8 @@ def notes(done):
 
 @pytest.mark.parametrize("how", [[], ["--exhaustive"], ["--rounds", 3]], ids=["race", "exhaustive", "rounds"])
 def test_a_tile_with_its_interval_machine_and_code(katt, how):
-    done = katt(*TUNE, *QUICK, *how, "--results", "out.h5")
+    results = "out.json" if how else "out.h5"  # HDF5 brings the seconds of ceilings
+    done = katt(*TUNE, *QUICK, *how, "--results", results)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("attention forward flash f32: ")
     (tile,) = tiles(katt)
@@ -48,19 +49,20 @@ def test_a_tile_with_its_interval_machine_and_code(katt, how):
     assert 0 < tile["time_lo_s"] <= tile["time_s"] <= tile["time_hi_s"]
     assert tile["default_ratio"] > 0
     assert tile["device"] in tile["machine"]
+    if how:
+        made = json.loads((katt.folder / results).read_text())["results"]
+        rounds = {len(one["times"]["runtimes"]) for one in made}
+        assert len(made) == 3 and len(rounds) == 1 and (how != ["--rounds", 3] or rounds == {3}), "all are in every round"
+        return
     with h5py.File(katt.folder / "out.h5") as file:
         points, run = file["points"][:], file["runs/run-0001"].attrs
         assert {code.decode() for code in points["code"]} == {tile["code"]}
         assert set(points["status"]) == {b"ok"}
-        assert json.loads(run["settings"])["race"] == (how == [])
+        assert json.loads(run["settings"])["race"]
         left = [row for row in points if row["note"].startswith(b"left the race: ")]
         stayed = {row["samples"] for row in points if not row["note"]}
         assert len(stayed) == 1, "those that stay have been in every round"
         assert all(row["samples"] <= max(stayed) for row in left)
-        if how:
-            assert left == []
-        if how == ["--rounds", 3]:
-            assert stayed == {3}
 
 
 def plan(katt):

@@ -139,6 +139,9 @@ class Shell:
             return
         if words[1:] == ["info", "--measure"] and not self.is_lesson:
             return  # seconds of ceilings; docs/how_to/my_machine.md has the same line
+        if words[1] == "referee" and self.page != "docs/referee.md":
+            self.check_options(words)
+            return
         arguments = self.small(words[1:])
         if program_of(words) == "katt-report" and arguments[0].endswith(".h5") and not {"--table", "--formats"} & set(arguments):
             arguments += ["--formats", "svg"]  # half the time of a report is its figures a second time, as PNG

@@ -11,6 +11,9 @@ import pytest
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 
+needs_browser = pytest.mark.skipif(PROGRAM is None, reason="no chromium or google-chrome in PATH")
+
+
 def _dom(path, folder) -> str:
     """The document after its scripts have run."""
     if not PROGRAM:

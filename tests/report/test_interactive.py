@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser import driven, shown
+from browser import driven, needs_browser, shown
 from katt_report import load
 from katt_report.pages import scripts
 from katt_report.pages.markup import page, small, status, table
@@ -102,6 +102,7 @@ def test_rows_that_follow_others_stay_where_they_are(files, tmp_path):
     assert '<table class="nested">' in report(load(files["block"]))["report.html"].decode()
 
 
+@needs_browser
 def test_the_tables_of_a_report(files, tmp_path):
     dom = shown(report(load(files["tiling"]))["report.html"].decode(), tmp_path)
     assert "<output>32 rows</output>" in dom  # two more are folded

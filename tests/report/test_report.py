@@ -1,7 +1,9 @@
 """The page and its figures: complete, self-contained, honest about what is missing."""
 
+import base64
 import dataclasses
 import io
+import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -13,6 +15,7 @@ import synthetic
 from katt_report import figures, groups, headline, load
 from katt_report.derived.growth import exponents
 from katt_report.figures import draw_all
+from katt_report.figures.marks import SCALE
 from katt_report.figures.shares import shares
 from katt_report.pages.output import render
 from katt_report.pages.page import report
@@ -79,6 +82,25 @@ def test_page_and_figures(files, name):
             assert image.shape[0] > 200
             # Something is drawn: an empty panel would be white nearly everywhere.
             assert (image[..., :3].min(axis=-1) < 0.5).mean() > 0.003
+    check_answers(made["report.html"].decode(), EXPECTED[name])
+
+
+def check_answers(text, names):
+    """What each figure of a page tells a pointer lies in its image, whose parts are the series that can be switched off."""
+    drawn = dict(re.findall(r'<figure id="([^"]+)">(.*?)</figure>', text, re.DOTALL))
+    assert set(drawn) == set(names)
+    for name, held in drawn.items():
+        svg = base64.b64decode(re.search(r'data:image/svg\+xml;base64,([^"]+)', held)[1])
+        answers = json.loads(re.search(r'class="answers">(.*?)</script>', held, re.DOTALL)[1])
+        assert answers["marks"], name
+        for series, *place, first, second, third in answers["marks"]:
+            assert -1 <= series < max(len(answers["series"]), 1) and len(place) in (2, 4)
+            assert all(0 <= end <= SCALE for end in place), name
+            assert max(first, second, third) < len(answers["texts"])
+        ids = [part.get("id") for part in ElementTree.fromstring(svg).iter() if part.get("id")]
+        parts = [each for each in ids if each.startswith("series-")]
+        assert len(parts) == len(set(parts))
+        assert {int(part.split("-")[1]) for part in parts} == set(range(len(answers["series"]))), "what is switched off is there"
 
 
 def test_the_same_file_gives_the_same_figure(files):

@@ -92,11 +92,13 @@ def tree(tmp_path):
 
 
 @pytest.fixture
-def measure(tree):
-    """The script, which takes the tree for its own."""
+def measure(tree, request):
+    """The script, which takes the tree for its own. One test makes the index of results, too, which takes seconds."""
     module = load("measure")
     module.ROOT = tree
     module.busy_share = lambda: 0.5
+    if request.function is not test_a_second_call_measures_only_what_is_stale:
+        module.index = lambda: True
     open_source.cache_clear()
 
     def run(*arguments):
