@@ -29,8 +29,8 @@ namespace katt::test::fuzz {
 namespace {
 
 /// Files through the whole program cost a millisecond or two each, those of a text less.
-constexpr std::uint64_t few = 150;
-constexpr std::uint64_t many = 1000;
+constexpr std::uint64_t few = 60;
+constexpr std::uint64_t many = 400;
 
 bool is_built(const std::vector<std::string>& ops) {
   std::set<std::string> built;
