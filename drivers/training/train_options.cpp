@@ -154,7 +154,7 @@ void TrainCommandLine::check_output() const {
       overwrite || continues || (resume && !std::filesystem::exists(out / "config.json", ignored));
   std::vector<std::string> files = companions();
   files.insert(files.begin(), "config.json");
-  for (const char* name : {"model.safetensors", training::state_file}) {
+  for (const char* name : {training::state_file, "model.safetensors"}) {
     files.insert(files.begin(), {name, io::index_of(name).string()});
   }
   for (const std::string& name : files) {

@@ -91,7 +91,7 @@ def test_resuming_in_the_folder_of_the_model(katt_with_files):
     assert katt(*TRAIN, "--out", "out").returncode == 0
     done = katt("train", "--model", "out", "--text", "text", "--steps", 2, "--seq", 16, "--out", "out", "--resume")
     assert done.returncode == 0, done.stderr
-    assert "--model" in katt.refuses(*TRAIN, "--out", "model", "--resume"), "a model that is no run's save"
+    assert "no run to continue" in katt.refuses(*TRAIN, "--out", "model", "--resume"), "a model that is no run's save"
     shutil.copytree(katt.folder / "model", katt.folder / "other")
     assert "no run to continue" in katt.refuses(*TRAIN, "--out", "other", "--resume")
     (katt.folder / "other" / "model.safetensors").unlink()
