@@ -101,12 +101,8 @@ def test_losses(dtype):
     limit = 4 * LIMIT[dtype]
     agree(lambda x: kt.cross_entropy(x, targets) * 3, lambda x: F.cross_entropy(x, targets) * 3, [hidden @ weight.T],
           limit)  # fmt: skip
-    agree(
-        lambda h, w: kt.linear_cross_entropy(h, w, targets) * 3,
-        lambda h, w: F.cross_entropy(h @ w.T, targets) * 3,
-        [hidden, weight],
-        limit,
-    )
+    agree(lambda h, w: kt.linear_cross_entropy(h, w, targets) * 3, lambda h, w: F.cross_entropy(h @ w.T, targets) * 3,
+          [hidden, weight], limit)  # fmt: skip
 
 
 def test_ternary_linear():
@@ -178,19 +174,16 @@ def test_gradient_of_the_mask():
 
 def test_sdpa_refuses_by_name():
     q = torch.randn(1, 2, 4, 8)
-    for message, arguments in (
-        ("dropout_p: holds 0.5, expected 0: katt has no dropout", {"dropout_p": 0.5}),
-        ("attn_mask: holds a mask beside is_causal=True", {"is_causal": True, "attn_mask": torch.ones(4, 4)}),
+    wide, narrow, same = torch.randn(1, 2, 4, 264), torch.randn(1, 2, 4, 7), [q, q, q]
+    for message, tensors, options in (
+        ("dropout_p: holds 0.5, expected 0: katt has no dropout", same, {"dropout_p": 0.5}),
+        ("attn_mask: holds a mask beside is_causal=True", same, {"is_causal": True, "attn_mask": torch.ones(4, 4)}),
+        ("query: holds torch.float64, expected float32", [q.double(), q, q], {}),
+        ("query: holds head_dim 264, expected at most 256", [wide, wide, wide], {}),
+        ("key: holds head_dim 8, expected 7, as query has", [narrow, q, q], {}),
     ):
         with pytest.raises(ValueError, match=message):
-            kt.scaled_dot_product_attention(q, q, q, **arguments)
-    with pytest.raises(ValueError, match="query: holds torch.float64, expected float32"):
-        kt.scaled_dot_product_attention(q.double(), q, q)
-    wide = torch.randn(1, 2, 4, 264)
-    with pytest.raises(ValueError, match="query: holds head_dim 264, expected at most 256"):
-        kt.scaled_dot_product_attention(wide, wide, wide)
-    with pytest.raises(ValueError, match="key: holds head_dim 64, expected 60, as query has"):
-        kt.scaled_dot_product_attention(torch.randn(1, 1, 4, 60), *[torch.randn(1, 1, 4, 64)] * 2)
+            kt.scaled_dot_product_attention(*tensors, **options)
     with pytest.raises(ValueError, match=r"attention: block_mask: holds shape \(1, 1\), expected \(4, 4\)"):
         kt.attention(*[torch.randn(1, 1, 64, 8)] * 3, block_mask=(torch.ones(1, 1, dtype=torch.uint8), 16))
 
