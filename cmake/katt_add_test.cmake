@@ -48,8 +48,9 @@ function(katt_test_properties name)
     PROPERTIES TIMEOUT ${katt_test_timeout}
                SKIP_RETURN_CODE 77
                LABELS "${ARGN}"
-               # Several tests run at a time: threads that wait give way.
-               ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;UBSAN_OPTIONS=print_stacktrace=1;${katt_test_environment}")
+               # Several tests run at a time: threads that wait give way. Ranks of a test share a host: without the
+               # networks that Open MPI looks for, they start in half the time (0.25 s for four).
+               ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;OMPI_MCA_pml=ob1;OMPI_MCA_btl=^ofi,openib,tcp;OMPI_MCA_osc=^ucx;UBSAN_OPTIONS=print_stacktrace=1;${katt_test_environment}")
 endfunction()
 
 function(katt_add_test name)
