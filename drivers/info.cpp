@@ -7,7 +7,6 @@
 #include "core/devices.hpp"
 #include "core/text.hpp"
 #include "drivers/options/command_line.hpp"
-#include "drivers/options/measure_options.hpp"
 #include "drivers/runtime/blas_kernels.hpp"
 #include "drivers/runtime/commands.hpp"
 #include "drivers/runtime/messages.hpp"

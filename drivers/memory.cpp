@@ -185,11 +185,7 @@ int memory_command(const Invocation& invocation) {
                      " ranks, expected the " + std::to_string(ranks) + " of the layout");
   }
   const std::string blocks = line.text("--checkpoint-blocks").value_or(checkpoint ? "all" : "none");
-  if (ranks > 1 && blocks.starts_with("budget:")) {
-    throw InputError("--checkpoint-blocks " + blocks +
-                     ": of several ranks each would choose for itself, expected all, none, cheap, "
-                     "every:K, blocks or tensors");
-  }
+  check_blocks(blocks, ranks);
   const std::int64_t rows = line.count("--batch", 1, 1);
   const std::int64_t tokens = line.count("--seq", 1, 512);
   const nn::LlamaConfig config = nn::read_config(options.folder);

@@ -102,11 +102,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   options.groups = line.layout.groups();
   training::check_ranks(config, options);
   const bool is_first = options.groups.all.rank() == 0;
-  if (options.groups.all.size() > 1 && line.checkpointing().starts_with("budget:")) {
-    throw InputError("--checkpoint-blocks " + line.checkpointing() +
-                     ": of several ranks each would choose for itself, expected all, none, cheap, "
-                     "every:K, blocks or tensors");
-  }
+  check_blocks(line.checkpointing(), options.groups.all.size());
   run.checkpointing = training::plan_checkpointing(exec, config, options, "--checkpoint-blocks",
                                                    line.checkpointing());
   options.recompute = run.checkpointing.recompute;

@@ -28,6 +28,11 @@ std::string normalised(std::string argument) {
 
 }  // namespace
 
+std::string dashed(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return "--" + name;
+}
+
 struct CommandLine::Impl {
   CLI::App app;
   std::vector<std::string> known;  ///< option names, for suggestions

@@ -16,6 +16,9 @@ namespace katt::impl {
 /// Larger counts are typing errors.
 inline constexpr std::int64_t largest_count = 1 << 24;
 
+/// "--seq-q" of seq_q.
+[[nodiscard]] std::string dashed(std::string name);
+
 /// The options of one subcommand. Values are texts: what they mean is checked where it is known,
 /// with the same messages as for a file. Options may be spelled with '_' for '-'. Every command has
 /// --help, --verbose and --quiet (drivers/runtime/messages.hpp).

@@ -72,4 +72,12 @@ Replicas LayoutOptions::replicas() const {
   return {{all.model, {.tensor = layout.tensor, .pipeline = layout.pipeline}}, all.replicas};
 }
 
+void check_blocks(const std::string& blocks, int ranks) {
+  if (ranks > 1 && blocks.starts_with("budget:")) {
+    throw InputError("--checkpoint-blocks " + blocks +
+                     ": of several ranks each would choose for itself, expected all, none, cheap, "
+                     "every:K, blocks or tensors");
+  }
+}
+
 }  // namespace katt::impl

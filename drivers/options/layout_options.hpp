@@ -16,6 +16,9 @@ struct Replicas {
   ranks::Communicator others{};
 };
 
+/// Throws InputError for blocks of --checkpoint-blocks that several ranks cannot choose together.
+void check_blocks(const std::string& blocks, int ranks);
+
 /// The division of a model among ranks: the options of every command that mpirun may start on
 /// several ranks.
 struct LayoutOptions {

@@ -175,11 +175,6 @@ std::optional<int> MeasureOptions::device(const bench::SweepRequest& request) co
                        on_device ? Backend::cuda : backend_option(std::nullopt));
 }
 
-std::string dashed(std::string name) {
-  std::ranges::replace(name, '_', '-');
-  return "--" + name;
-}
-
 std::vector<io::NamedPath> MeasureOptions::inputs(const bench::SweepRequest& request) const {
   std::vector<io::NamedPath> inputs;
   const auto& target = line_.text("target");

@@ -15,9 +15,6 @@ namespace katt::impl {
 /// True when a request names the backend, or the backend is its default.
 [[nodiscard]] bool asks_for(std::span<const bench::SweepEntry> entries, Backend backend);
 
-/// "--seq-q" of seq_q.
-[[nodiscard]] std::string dashed(std::string name);
-
 /// The options of the commands that measure: the axes of every operator of a request, and the
 /// settings of the measuring contract.
 class MeasureOptions {

@@ -104,8 +104,7 @@ void TrainCommandLine::read_config() {
     throw InputError(*path + ": holds tables, expected keys that are options of katt train");
   }
   for (const bench::TomlKey& key : document.top.keys) {
-    std::string name = "--" + key.name;
-    std::ranges::replace(name, '_', '-');
+    const std::string name = dashed(key.name);
     const auto where = [&] { return *path + ":" + std::to_string(key.line) + ": " + key.name; };
     bool* const flag = name == "--checkpoint"  ? &checkpoint_
                        : name == "--profile"   ? &profile_
