@@ -165,6 +165,18 @@ def test_minutes_choose_forms_and_leave_out(tree, measure, capsys):
     assert calls(tree)[0].endswith("--resume --dtype f32")
 
 
+def test_a_short_form_replaces_no_whole_file(tree, measure, capsys):
+    """It lacks rows of that. The file's command says which form it is."""
+    assert measure("tiny") == 0
+    (tree / "src/ops/rmsnorm.cpp").write_text(KERNEL.replace("1", "2"))
+    capsys.readouterr()
+    for options, told in [("", "left out, 5 min do not fit"), (" --dtype f32", "2 min, short form")]:
+        with h5py.File(tree / "results" / PLACE / "tiny/tiny.h5", "a") as file:
+            file["runs/run-0001"].attrs["command"] = f"katt sweep experiments/tiny/sweep.toml -o tiny.h5{options}"
+        assert measure("tiny", "--dry-run", "--minutes", 4) == 0
+        assert f"  tiny  {told}; stale" in capsys.readouterr().out
+
+
 def test_a_program_of_uncommitted_sources_is_told(tree, measure, capsys):
     warning = "build/openmp/katt was built before its sources were committed"
     assert measure("--dry-run") == 0 and warning not in capsys.readouterr().err
@@ -283,8 +295,9 @@ def test_files_of_models_are_judged_by_their_code(tree, measure):
         file.attrs["build"], file["time_s"] = f'{{"commit": "{commit}"}}', np.ones(3)
     for path in written:
         assert judged(path).startswith("unknown"), "names no code"
-        measure.module.add_origin(step, path, info)
+        measure.module.add_origin(step, measure.module.Form("short", 1, "--dtype f32"), path, info)
         assert open_source(path).rows and judged(path) == "fresh"
+        assert open_source(path).about["command"].endswith(f"-o {step.output} --resume --dtype f32")
     (tree / "experiments/other/README.md").write_text("other words\n")
     (tree / "src/op/variants.hpp").write_text("int more;\n")  # no model's
     (tree / "src/ops/rmsnorm.cpp").write_text("// comment\n" + KERNEL)

@@ -103,7 +103,7 @@ def _runs(file: h5py.File, path: Path) -> Source:
         about = _about_runs([held], "finished_at")
     else:
         machine, build = (json.loads(held.get(name, "{}")) for name in ("machine", "build"))
-        about = _about(machine, build, str(held.get("date", "")))
+        about = _about(machine, build, str(held.get("date", ""))) | {"command": str(held.get("command", ""))}
     summary = file.get("summary")
     summary = _table(summary) if isinstance(summary, h5py.Group) else []
     return Source(path, about, _table(file), summary, code=_code(json.loads(held.get("code", "{}"))))
@@ -116,13 +116,14 @@ def _json(path: Path) -> Source:
         raise InputError(path, f"no JSON ({error})", KIND) from error
     if not isinstance(held, dict):
         raise InputError(path, f"a {type(held).__name__}", "a JSON object")
-    for name, kind in (("machine", dict), ("build", dict), ("code", dict), ("date", str)):
+    for name, kind in (("machine", dict), ("build", dict), ("code", dict), ("date", str), ("command", str)):
         if not isinstance(held.get(name, kind()), kind):
             raise InputError(path, f"{name} that is a {type(held[name]).__name__}", f"a {kind.__name__}")
     code, listed = _code(held.pop("code", {})), held.get("rows")
     rows = [_flat(row) for row in listed] if isinstance(listed, list) else [_flat(held)]
     build = held.get("build", {"commit": held.get("commit", "")})
-    return Source(path, _about(held.get("machine", {}), build, held.get("date", "")), rows, [], code=code)
+    about = _about(held.get("machine", {}), build, held.get("date", "")) | {"command": held.get("command", "")}
+    return Source(path, about, rows, [], code=code)
 
 
 def _about_runs(runs: list[dict], date: str) -> dict[str, str]:
