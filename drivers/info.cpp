@@ -293,7 +293,7 @@ int info_command(const Invocation& invocation) {
   line.option("--threads", "host threads to measure with (default: every core)");
   line.option("--device", "number of the GPU to measure (default: 0)");
   line.flag("--json", json, "print as JSON");
-  line.flag("--measure", measure, "measure the ceilings of this machine (about a second)");
+  line.flag("--measure", measure, "measure the ceilings of this machine (one to five seconds)");
   line.example("katt info", "what this build is, and what this machine can run");
   line.example("katt info attention", "its variants, tiles, axes and tensors");
   line.example("katt info --measure",
