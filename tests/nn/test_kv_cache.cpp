@@ -55,12 +55,7 @@ std::vector<float> attend(const KvCache<Exec>& cache, std::int64_t layer, const 
   args.scale = 1.0F / std::sqrt(static_cast<float>(q.ref().extent[3]));
   args.mask.causal = causal;
   cache.read(layer, args);
-  const Config config{"decode", {64, 128}};
-  const bench::Buffer workspace("workspace", backend,
-                                attention::workspace_bytes(exec, args, config));
-  const Status status = attention::decode(exec, args, config, workspace.workspace());
-  EXPECT_TRUE(status.is_ok()) << status.reason();
-  exec.fence();
+  attention::run_pass(exec, args, {"decode", {64, 128}});
   return out.download();
 }
 
@@ -78,12 +73,8 @@ RC_GTEST_PROP(KvCacheProperty, StepByStepEqualsOnePassOfFlash, ()) {
   data->shape.causal = true;
   const auto& p = data->shape;
 
-  const attention::DeviceProblem problem(*data, backend, bench::HeadLayout::bhsd);
-  const attention::DeviceOutput whole(p, Dtype::f32, backend, bench::HeadLayout::bhsd);
-  attention::run_forward(problem, whole, {"flash", {}}, backend);
-  const std::vector<float> expected = whole.out.download();
-
   const Exec exec;
+  const std::vector<float> expected = attention::run_forward(exec, *data, {"flash", {}}).out;
   KvCache<Exec> cache({.layers = 2,
                        .slots = p.batch + 2,
                        .kv_heads = p.kv_heads,

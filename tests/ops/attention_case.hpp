@@ -3,9 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "op/buffer.hpp"
@@ -96,10 +94,17 @@ inline BackwardArgs backward_shape_args(const ProblemData& data) {
       bench::shapes_of(bench::data_of<Description>().backward, problem));
 }
 
+/// Results of passes on the host.
+struct Outputs {
+  std::vector<float> out{}, lse{}, dq{}, dk{}, dv{}, dmask{};
+  bool operator==(const Outputs&) const = default;
+};
+
 /// The inputs of a problem in the memory of a backend.
 class DeviceProblem {
  public:
-  DeviceProblem(const ProblemData& data, Backend backend, bench::HeadLayout layout)
+  DeviceProblem(const ProblemData& data, Backend backend,
+                bench::HeadLayout layout = bench::HeadLayout::bhsd)
       : problem_(std::make_unique<testing::Problem>(named(data, false, layout))),
         inputs_("attention", bench::data_of<Description>().forward, *problem_, backend, {}) {}
 
@@ -115,35 +120,42 @@ class DeviceProblem {
   bench::DeviceInputs inputs_;
 };
 
-/// out and lse of one variant in the memory of a backend.
+/// out and lse of one variant in the memory of a backend, NaN at first.
 struct DeviceOutput {
   bench::Tensor<4> out;
   bench::Tensor<3> lse;
 
-  DeviceOutput(const HostProblem& shape, Dtype dtype, Backend backend, bench::HeadLayout layout)
-      : out("katt::attention::out", backend, dtype,
-            {shape.batch, shape.heads, shape.seq_q, shape.head_dim}, layout),
-        lse("katt::attention::lse", backend, Dtype::f32, {shape.batch, shape.heads, shape.seq_q}) {}
+  DeviceOutput(const ProblemData& data, Backend backend,
+               bench::HeadLayout layout = bench::HeadLayout::bhsd)
+      : out("katt::attention::out", backend, data.dtype,
+            {data.shape.batch, data.shape.heads, data.shape.seq_q, data.shape.head_dim}, layout),
+        lse("katt::attention::lse", backend, Dtype::f32,
+            {data.shape.batch, data.shape.heads, data.shape.seq_q}) {
+    poison();
+  }
   void poison() const {
     out.poison();
     lse.poison();
   }
+  [[nodiscard]] Outputs download() const { return {out.download(), lse.download()}; }
 };
 
-/// dq, dk and dv of one variant in the memory of a backend.
+/// dq, dk and dv of one variant in the memory of a backend, NaN at first.
 struct DeviceGradients {
   bench::Tensor<4> dq, dk, dv;
 
-  DeviceGradients(const HostProblem& shape, Dtype dtype, Backend backend, bench::HeadLayout layout)
-      : dq("katt::attention::dq", backend, dtype,
-           {shape.batch, shape.heads, shape.seq_q, shape.head_dim}, layout),
-        dk("katt::attention::dk", backend, dtype,
-           {shape.batch, shape.kv_heads, shape.seq_kv, shape.head_dim}, layout),
-        dv("katt::attention::dv", backend, dtype, dk.ref().extent, layout) {}
-  void poison() const {
-    dq.poison();
-    dk.poison();
-    dv.poison();
+  DeviceGradients(const ForwardArgs& inputs, Backend backend, bench::HeadLayout layout)
+      : dq("katt::attention::dq", backend, inputs.q.dtype, inputs.q.extent, layout),
+        dk("katt::attention::dk", backend, inputs.q.dtype, inputs.k.extent, layout),
+        dv("katt::attention::dv", backend, inputs.q.dtype, inputs.v.extent, layout) {
+    for (const bench::Tensor<4>* gradient : {&dq, &dk, &dv}) gradient->poison();
+  }
+  /// Adds the gradients to the results of the forward pass.
+  [[nodiscard]] Outputs download(Outputs forward) const {
+    forward.dq = dq.download();
+    forward.dk = dk.download();
+    forward.dv = dv.download();
+    return forward;
   }
 };
 
@@ -181,33 +193,24 @@ inline std::set<std::string> panels_of_this_machine() {
   }
 }
 
-/// The reference's sample of a problem.
+/// The reference's sample of the outputs of a pass.
 class Reference {
  public:
-  explicit Reference(const ProblemData& data)
-      : problem_(named(data)), expected_(expected_rows(data.shape, data.dtype)) {}
-  /// An empty `lse` is not compared.
-  [[nodiscard]] bench::Errors compare(const std::vector<float>& out,
-                                      const std::vector<float>& lse) const {
-    bench::HostValues made{{"out", out}};
-    if (!lse.empty()) made["lse"] = lse;
-    return bench::compare(bench::data_of<Description>().forward, problem_, expected_, made);
+  explicit Reference(const ProblemData& data, bool backward = false)
+      : problem_(named(data, backward)),
+        expected_(backward ? expected_gradients(data.shape, data.dtype)
+                           : expected_rows(data.shape, data.dtype)) {}
+  [[nodiscard]] bench::Errors compare(const Outputs& made) const {
+    return bench::compare(bench::data_of<Description>().pass(problem_.backward), problem_,
+                          expected_,
+                          {{"out", made.out},
+                           {"lse", made.lse},
+                           {"dq", made.dq},
+                           {"dk", made.dk},
+                           {"dv", made.dv},
+                           {"dmask", made.dmask}});
   }
-
- private:
-  testing::Problem problem_;
-  testing::Expected expected_;
-};
-
-class GradientReference {
- public:
-  explicit GradientReference(const ProblemData& data)
-      : problem_(named(data, true)), expected_(expected_gradients(data.shape, data.dtype)) {}
-  [[nodiscard]] bench::Errors compare(const std::vector<float>& dq, const std::vector<float>& dk,
-                                      const std::vector<float>& dv) const {
-    return bench::compare(bench::data_of<Description>().backward, problem_, expected_,
-                          {{"dq", dq}, {"dk", dk}, {"dv", dv}});
-  }
+  [[nodiscard]] const testing::Expected& expected() const { return expected_; }
 
  private:
   testing::Problem problem_;

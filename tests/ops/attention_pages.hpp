@@ -67,15 +67,15 @@ struct Pages {
   }
 
   /// The arguments of a problem with these keys.
-  PagedArgs args(const ForwardArgs& contiguous, const DeviceOutput& output) const {
+  PagedArgs args(const ForwardArgs& contiguous) const {
     PagedArgs args;
     args.q = contiguous.q;
     args.k_pages = k.ref();
     args.v_pages = v.ref();
     args.block_table = reinterpret_cast<const std::int64_t*>(table.data());
     args.pages_per_sequence = per_sequence;
-    args.out = output.out.ref();
-    args.lse = output.lse.ref();
+    args.out = contiguous.out;
+    args.lse = contiguous.lse;
     args.scale = contiguous.scale;
     args.score = contiguous.score;
     args.mask = contiguous.mask;

@@ -1,14 +1,17 @@
 #pragma once
 
+#include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -71,6 +74,88 @@ inline void run_forward(const DeviceProblem& problem, const DeviceOutput& output
   });
 }
 
+/// Runs a pass to its end by its public function. The workspace holds neither zeros nor numbers.
+template <class Exec, class Args>
+void run_pass(const Exec& exec, const Args& args, const Config& config) {
+  const bench::Buffer workspace("workspace", backend_of<Exec>(),
+                                workspace_bytes(exec, args, config));
+  workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
+  const Status status = [&] {
+    if constexpr (std::is_same_v<Args, ForwardArgs>) {
+      return forward(exec, args, config, workspace.workspace());
+    } else if constexpr (std::is_same_v<Args, BackwardArgs>) {
+      return backward(exec, args, config, workspace.workspace());
+    } else {
+      return decode(exec, args, config, workspace.workspace());
+    }
+  }();
+  ASSERT_TRUE(status.is_ok()) << config.variant << ": " << status.reason();
+  exec.fence();
+}
+
+/// Outputs of the forward pass that run(args) is.
+template <class Run>
+Outputs run_problem(const ProblemData& data, Backend backend, HeadLayout layout, const Run& run) {
+  const DeviceProblem problem(data, backend, layout);
+  const DeviceOutput output(data, backend, layout);
+  run(forward_args(problem.args(), output));
+  return output.download();
+}
+
+/// Outputs of a forward pass by the variant `before`, and of the backward pass that run(args) is.
+template <class Run>
+Outputs run_problem(const ProblemData& data, Backend backend, HeadLayout layout,
+                    const Config& before, const Run& run) {
+  const DeviceProblem problem(data, backend, layout);
+  const DeviceOutput output(data, backend, layout);
+  run_forward(problem, output, before, backend, true);
+  const bench::Tensor<4> dout("dout", backend, data.dtype, output.out.ref().extent, layout);
+  dout.upload(data.dout);
+  const DeviceGradients gradients(problem.args(), backend, layout);
+  run(backward_args(problem.args(), output, dout, gradients));
+  return gradients.download(output.download());
+}
+
+/// Outputs of a variant of the forward pass.
+template <class Exec>
+Outputs run_forward(const Exec& exec, const ProblemData& data, const Config& config,
+                    HeadLayout layout = HeadLayout::bhsd) {
+  return run_problem(data, backend_of<Exec>(), layout,
+                     [&](const ForwardArgs& args) { run_pass(exec, args, config); });
+}
+
+/// Outputs of a variant of the backward pass.
+template <class Exec>
+Outputs run_backward(const Exec& exec, const ProblemData& data, const Config& config,
+                     HeadLayout layout = HeadLayout::bhsd, const Config& before = {}) {
+  return run_problem(data, backend_of<Exec>(), layout, before,
+                     [&](const BackwardArgs& args) { run_pass(exec, args, config); });
+}
+
+/// Every variant of a pass with every tile that takes the arguments.
+template <class Exec, class Args>
+std::vector<Config> configs_of(const VariantTable<Exec, Args>& table, const Args& args) {
+  std::vector<Config> configs;
+  const auto add = [&](const Config& config) {
+    if (table.supports(Exec(), args, config).is_ok()) configs.push_back(config);
+  };
+  for (const auto& variant : table.all()) {
+    if (variant.settings.empty()) add({variant.name, {}});
+    for (const Setting& tile : variant.settings) add({variant.name, tile});
+  }
+  return configs;
+}
+
+/// Every variant of a pass that takes the arguments, with its default tile.
+template <class Exec, class Args>
+std::vector<Config> variants_of(const VariantTable<Exec, Args>& table, const Args& args) {
+  std::vector<Config> configs = configs_of(table, args);
+  for (Config& config : configs) config.setting = {};
+  const auto same = [](const Config& a, const Config& b) { return a.variant == b.variant; };
+  configs.erase(std::unique(configs.begin(), configs.end(), same), configs.end());
+  return configs;
+}
+
 /// Multiplies the queries so that the largest |scale · q·k| is about this.
 inline void stretch_scores(ProblemData& data, double largest) {
   const HostProblem& p = data.shape;
@@ -103,10 +188,32 @@ inline std::string describe(const Config& config) {
   return config.variant + " " + to_text(config.setting);
 }
 
+/// Fails where the outputs of a pass are not those of the reference.
+inline void expect_reference(const ProblemData& data, const Outputs& made, const std::string& what,
+                             bool backward = false) {
+  const bench::Errors errors = Reference(data, backward).compare(made);
+  EXPECT_TRUE(errors.status.is_ok())
+      << what << ", " << name_of(data.dtype) << ": " << errors.status.reason();
+}
+
+inline void expect_finite(const Outputs& made) {
+  for (const float value : made.out) ASSERT_TRUE(std::isfinite(value));
+  for (const float value : made.lse) ASSERT_TRUE(std::isfinite(value));
+}
+
 struct MaskCase {
   std::string name;
   std::function<void(ProblemData&)> apply;
 };
+
+/// A problem with a mask.
+inline std::unique_ptr<ProblemData> make_problem(const Shape& shape, Dtype dtype,
+                                                 const MaskCase& mask) {
+  auto data = make_problem(shape, dtype);
+  mask.apply(*data);
+  data->link();
+  return data;
+}
 
 inline std::vector<float> random_bias(std::int64_t count, Dtype dtype) {
   std::vector<float> bias(static_cast<std::size_t>(count));

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -14,61 +13,24 @@
 namespace katt::attention {
 namespace {
 
-struct Gradients {
-  std::vector<float> dq, dk, dv;
-};
-
-template <class Exec>
-Gradients run(const Exec& exec, const ProblemData& data, const Config& config,
-              HeadLayout layout = HeadLayout::bhsd, const std::string& forward_variant = "auto") {
-  constexpr Backend backend = backend_of<Exec>();
-  const DeviceProblem problem(data, backend, layout);
-  const DeviceOutput forward(data.shape, data.dtype, backend, layout);
-  run_forward(problem, forward, {forward_variant, {}}, backend, true);
-  const bench::Tensor<4> dout("dout", backend, data.dtype, forward.out.ref().extent, layout);
-  dout.upload(data.dout);
-  const DeviceGradients gradients(data.shape, data.dtype, backend, layout);
-  gradients.poison();
-  const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
-  const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, args, config));
-  const Status status = backward(exec, args, config, workspace.workspace());
-  EXPECT_TRUE(status.is_ok()) << status.reason();
-  exec.fence();
-  return {gradients.dq.download(), gradients.dk.download(), gradients.dv.download()};
-}
-
 /// Every variant with every tile that takes the problem; naive comes first.
 template <class Exec>
 std::vector<Config> all_configs(const ProblemData& data) {
-  std::vector<Config> configs;
-  const BackwardArgs args = backward_shape_args(data);
-  const auto add = [&](const Config& config) {
-    if (backward_variants<Exec>().supports(Exec(), args, config).is_ok()) configs.push_back(config);
-  };
-  for (const auto& variant : backward_variants<Exec>().all()) {
-    if (variant.settings.empty()) add({variant.name, {}});
-    for (const Setting& tile : variant.settings) add({variant.name, tile});
-  }
-  return configs;
+  return configs_of(backward_variants<Exec>(), backward_shape_args(data));
 }
 
 /// Every variant that takes the problem, with its default tile.
 template <class Exec>
 std::vector<Config> all_variants(const ProblemData& data) {
-  std::vector<Config> configs = all_configs<Exec>(data);
-  for (Config& config : configs) config.setting = {};
-  const auto same = [](const Config& a, const Config& b) { return a.variant == b.variant; };
-  configs.erase(std::unique(configs.begin(), configs.end(), same), configs.end());
-  return configs;
+  return variants_of(backward_variants<Exec>(), backward_shape_args(data));
 }
 
 template <class Exec>
 void expect_reference(const ProblemData& data, const std::string& what,
                       const std::vector<Config>& configs, HeadLayout layout = HeadLayout::bhsd) {
-  const GradientReference reference(data);
+  const Reference reference(data, true);
   for (const Config& config : configs) {
-    const Gradients g = run(Exec(), data, config, layout);
-    const bench::Errors errors = reference.compare(g.dq, g.dk, g.dv);
+    const bench::Errors errors = reference.compare(run_backward(Exec(), data, config, layout));
     EXPECT_TRUE(errors.status.is_ok()) << what << ", " << name_of(data.dtype) << ", "
                                        << describe(config) << ": " << errors.status.reason();
   }
@@ -81,8 +43,7 @@ TEST_P(AttentionBackward, MatchesReferenceForEveryShapeAndMask) {
   std::set<std::string> missing{"naive", "flash"};  // a variant that refuses everything fails
   if (is_host_v<Exec> && GetParam() == Dtype::bf16) missing.merge(panels_of_this_machine());
   for (const auto& [shape, mask] : with_masks(shapes)) {
-    auto data = make_problem(shape, GetParam());
-    mask.apply(*data);
+    const auto data = make_problem(shape, GetParam(), mask);
     add_dout(*data);
     const std::vector<Config> configs = all_variants<Exec>(*data);
     for (const Config& config : configs) missing.erase(config.variant);
@@ -126,7 +87,7 @@ TEST_P(AttentionBackward, OneVisibleKeyGivesNoGradientOfScores) {
     for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>(*data)) {
       // Tensor cores and AMX add in an order of their own; naive keeps no exact probability.
       if (config.variant != "flash" && config.variant != "flash_avx512_bf16") continue;
-      const Gradients g = run(Kokkos::DefaultExecutionSpace(), *data, config);
+      const Outputs g = run_backward(Kokkos::DefaultExecutionSpace(), *data, config);
       const float limit = GetParam() == Dtype::f32 ? 2e-6F : 0.0F;  // f32: out is off by a rounding
       for (const auto* gradient : {&g.dq, &g.dk}) {
         for (const float value : *gradient) ASSERT_LE(std::abs(value), limit) << describe(config);
@@ -140,7 +101,7 @@ TEST_P(AttentionBackward, HoldsForLargeScores) {
   data->shape.scale = 1.0;
   add_dout(*data);
   for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>(*data)) {
-    const Gradients g = run(Kokkos::DefaultExecutionSpace(), *data, config);
+    const Outputs g = run_backward(Kokkos::DefaultExecutionSpace(), *data, config);
     for (const auto* gradient : {&g.dq, &g.dk, &g.dv}) {
       for (const float value : *gradient) ASSERT_FALSE(std::isnan(value)) << config.variant;
     }
@@ -153,9 +114,9 @@ TEST_P(AttentionBackward, FlashGivesTheSameBitsOnAnyNumberOfThreadsAndEveryRun) 
   add_dout(*data);
   for (const Config& config : all_variants<Kokkos::OpenMP>(*data)) {
     if (config.variant == "naive") continue;
-    const Gradients one = run(Kokkos::OpenMP(1), *data, config);
+    const Outputs one = run_backward(Kokkos::OpenMP(1), *data, config);
     for (int repeat = 0; repeat < 3; ++repeat) {
-      const Gradients all = run(Kokkos::OpenMP(), *data, config);
+      const Outputs all = run_backward(Kokkos::OpenMP(), *data, config);
       EXPECT_EQ(one.dq, all.dq) << config.variant;
       EXPECT_EQ(one.dk, all.dk) << config.variant;
       EXPECT_EQ(one.dv, all.dv) << config.variant;
@@ -214,14 +175,14 @@ RC_GTEST_PROP(AttentionBackwardProperty, EveryVariantMatchesReferenceAtAnySizeOf
   // The yardstick is the largest of the unfused errors: of a few rows it may be small by chance.
   const auto data = arbitrary_problem(24);
   add_dout(*data);
-  const GradientReference reference(*data);
+  const Reference reference(*data, true);
   // naive's lse is that of products which the library sums in another order (in 16 bits of rounded
   // scores too), and fits its own gradients alone: those divide P by its sum.
   const bool naive_lse = *rc::gen::arbitrary<bool>();
   for (const Config& config : one_of_each_variant(all_configs<Exec>(*data))) {
     const std::string forward = naive_lse && config.variant == "naive" ? "naive" : "auto";
-    const Gradients g = run(Exec(), *data, config, HeadLayout::bhsd, forward);
-    const Status status = reference.compare(g.dq, g.dk, g.dv).status;
+    const Outputs made = run_backward(Exec(), *data, config, HeadLayout::bhsd, {forward, {}});
+    const Status status = reference.compare(made).status;
     if (!status.is_ok()) {
       RC_FAIL(describe(config) + " after " + forward + ": " + status.reason());
     }

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,19 +18,10 @@
 namespace katt::attention {
 namespace {
 
-struct Gradients {
-  std::vector<float> dq, dk, dv;
-};
-
+/// Runs a kernel on the emulator.
 template <class Kernel>
 void emulate(const Kernel& kernel) {
-  for (std::int64_t item = 0; item < kernel.blocks; ++item) {
-    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
-                                    static_cast<std::uint32_t>(item));
-    const std::string failure =
-        emulator.run([&](testing::EmulatedBlock& block) { kernel.run(block, item); });
-    EXPECT_EQ(failure, "") << "block " << item;
-  }
+  EXPECT_EQ(testing::emulate_grid(kernel), "");
 }
 
 /// The kernels of flash_mma, for an element type and a tile.
@@ -60,44 +50,34 @@ struct Wgmma {
 };
 
 template <class Kernels>
-Gradients emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
-  const DeviceProblem problem(data, Backend::serial, layout);
-  const DeviceOutput forward(data.shape, data.dtype, Backend::serial, layout);
-  run_forward(problem, forward, {"flash", {}}, Backend::serial);
-  const bench::Tensor<4> dout("dout", Backend::serial, data.dtype, forward.out.ref().extent,
-                              layout);
-  dout.upload(data.dout);
-  const DeviceGradients gradients(data.shape, data.dtype, Backend::serial, layout);
-  gradients.poison();
-  const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
-  // Memory that the first kernel does not write for the others holds NaN.
-  std::vector<impl::RowStatistics> statistics(
-      impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
-      {{{NAN, NAN}, {NAN, NAN}}, {{NAN, NAN}}});
-  if (data.shape.head_dim <= 64) {
-    Kernels::template run<64>(args, statistics.data());
-  } else if (data.shape.head_dim <= 128) {
-    Kernels::template run<128>(args, statistics.data());
-  } else if constexpr (requires { Kernels::takes_256; }) {
-    Kernels::template run<256>(args, statistics.data());
-  }
-  return {gradients.dq.download(), gradients.dk.download(), gradients.dv.download()};
+Outputs emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
+  const auto run = [&](const BackwardArgs& args) {
+    // Memory that the first kernel does not write for the others holds NaN.
+    std::vector<impl::RowStatistics> statistics(
+        impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
+        {{{NAN, NAN}, {NAN, NAN}}, {{NAN, NAN}}});
+    if (data.shape.head_dim <= 64) {
+      Kernels::template run<64>(args, statistics.data());
+    } else if (data.shape.head_dim <= 128) {
+      Kernels::template run<128>(args, statistics.data());
+    } else if constexpr (requires { Kernels::takes_256; }) {
+      Kernels::template run<256>(args, statistics.data());
+    }
+  };
+  return run_problem(data, Backend::serial, layout, {"flash", {}}, run);
 }
 
 template <class Kernels>
 void expect_reference(const ProblemData& data, const std::string& what,
                       HeadLayout layout = HeadLayout::bhsd) {
-  const Gradients g = emulate<Kernels>(data, layout);
-  const bench::Errors errors = GradientReference(data).compare(g.dq, g.dk, g.dv);
-  EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
+  expect_reference(data, emulate<Kernels>(data, layout), what, true);
 }
 
 template <class Kernels>
 void expect_reference_for_every_shape_and_mask() {
   for (const auto& [shape, mask] : with_some_masks(shapes)) {
     if (shape.head_dim > 128 && !requires { Kernels::takes_256; }) continue;
-    auto data = make_problem(shape, Dtype::bf16);
-    mask.apply(*data);
+    const auto data = make_problem(shape, Dtype::bf16, mask);
     add_dout(*data);
     expect_reference<Kernels>(*data, describe(shape) + ", " + mask.name);
   }
@@ -114,8 +94,7 @@ TEST(AttentionBackwardWgmma, MatchesReferenceForEveryShapeAndMask) {
 TEST(AttentionBackwardMma, MatchesReferenceInF16AndWithOtherTiles) {
   for (const Shape& shape : {shapes[1], Shape{1, 2, 1, 70, 90, 96}, Shape{1, 6, 2, 45, 170, 64}}) {
     for (const MaskCase& mask : {masks[2], masks[5], masks[10]}) {
-      auto data = make_problem(shape, Dtype::f16);
-      mask.apply(*data);
+      const auto data = make_problem(shape, Dtype::f16, mask);
       add_dout(*data);
       const std::string what = describe(shape) + ", " + mask.name;
       expect_reference<Mma<f16, 32, 64>>(*data, what);
@@ -146,8 +125,7 @@ TEST(AttentionBackwardMma, TakesAnyScale) {
 
 TEST(AttentionBackwardMma, MatchesReferenceForLargeScores) {
   for (const MaskCase& mask : {masks[1], masks[5]}) {  // with the scale in the exponent, and before
-    auto data = make_problem({1, 2, 1, 33, 70, 40}, Dtype::f16);
-    mask.apply(*data);
+    const auto data = make_problem({1, 2, 1, 33, 70, 40}, Dtype::f16, mask);
     stretch_scores(*data, largest_score(Dtype::f16));
     add_dout(*data);
     expect_reference<Mma<f16, 64, 64>>(*data, mask.name);
@@ -159,7 +137,7 @@ TEST(AttentionBackwardMma, HoldsForLargeScores) {
   auto data = make_problem({1, 2, 2, 40, 70, 64}, Dtype::bf16, 3, 40.0F);
   data->shape.scale = 1.0;
   add_dout(*data);
-  for (const Gradients& g :
+  for (const Outputs& g :
        {emulate<Mma<bf16, 64, 64>>(*data), emulate<Wgmma<bf16, 64, 128>>(*data)}) {
     for (const auto* gradient : {&g.dq, &g.dk, &g.dv}) {
       for (const float value : *gradient) ASSERT_TRUE(std::isfinite(value));

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,73 +20,24 @@ namespace katt::attention {
 namespace {
 
 using DefaultExec = Kokkos::DefaultExecutionSpace;
+constexpr Backend backend = backend_of<DefaultExec>();
 
-struct Result {
-  std::vector<float> out, lse;
-};
-
-template <class Exec, class Run>
-Result collect(const Exec& exec, const ProblemData& data, HeadLayout layout, const Run& run) {
-  const DeviceOutput output(data.shape, data.dtype, backend_of<Exec>(), layout);
-  output.poison();
-  run(output);
-  exec.fence();
-  return {output.out.download(), output.lse.download()};
-}
-
-template <class Exec>
-void run_args(const Exec& exec, ForwardArgs args, const DeviceOutput& output,
-              const Config& config) {
-  args.out = output.out.ref();
-  args.lse = output.lse.ref();
-  const bench::Buffer workspace("workspace", backend_of<Exec>(),
-                                workspace_bytes(exec, args, config));
-  workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
-  const Status status = forward(exec, args, config, workspace.workspace());
-  ASSERT_TRUE(status.is_ok()) << status.reason();
-  exec.fence();
-}
-
-template <class Exec>
-Result run(const Exec& exec, const ProblemData& data, const Config& config,
-           HeadLayout layout = HeadLayout::bhsd) {
-  const DeviceProblem problem(data, backend_of<Exec>(), layout);
-  return collect(exec, data, layout, [&](const DeviceOutput& output) {
-    run_args(exec, problem.args(), output, config);
-  });
-}
-
-Result run_paged(const ProblemData& data, std::int64_t page_size, const Config& config,
-                 HeadLayout layout = HeadLayout::bhsd) {
-  const DefaultExec exec;
-  const Backend backend = backend_of<DefaultExec>();
-  const DeviceProblem problem(data, backend, HeadLayout::bhsd);
+Outputs run_paged(const ProblemData& data, std::int64_t page_size, const Config& config,
+                  HeadLayout layout = HeadLayout::bhsd) {
   const Pages pages(data, backend, page_size, layout);
-  return collect(exec, data, HeadLayout::bhsd, [&](const DeviceOutput& output) {
-    const PagedArgs args = pages.args(problem.args(), output);
-    const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, args, config));
-    const Status status = decode(exec, args, config, workspace.workspace());
-    ASSERT_TRUE(status.is_ok()) << status.reason();
-    exec.fence();
+  return run_problem(data, backend, HeadLayout::bhsd, [&](const ForwardArgs& args) {
+    run_pass(DefaultExec(), pages.args(args), config);
   });
-}
-
-void expect_reference(const ProblemData& data, const Result& result, const std::string& what) {
-  const bench::Errors errors = Reference(data).compare(result.out, result.lse);
-  EXPECT_TRUE(errors.status.is_ok())
-      << what << ", " << name_of(data.dtype) << ": " << errors.status.reason();
 }
 
 class AttentionDecode : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(AttentionDecode, MatchesReferenceForEveryShapeMaskTileAndLayout) {
   for (const auto& [shape, mask] : with_masks(decode_shapes)) {
-    auto data = make_problem(shape, GetParam());
-    mask.apply(*data);
-    data->link();
+    const auto data = make_problem(shape, GetParam(), mask);
     const std::string what = describe(shape) + ", " + mask.name;
-    expect_reference(*data, run(DefaultExec(), *data, {"decode", {64, 128}}), what);
-    expect_reference(*data, run(DefaultExec(), *data, {"decode", {}}, HeadLayout::bshd),
+    expect_reference(*data, run_forward(DefaultExec(), *data, {"decode", {64, 128}}), what);
+    expect_reference(*data, run_forward(DefaultExec(), *data, {"decode", {}}, HeadLayout::bshd),
                      what + ", bshd");
   }
 }
@@ -98,9 +47,7 @@ TEST_P(AttentionDecode, PagedMatchesReference) {
     const Shape& shape = decode_shapes[i];
     for (const std::size_t mask : {0, 1, 2, 4, 7, 9, 10}) {
       if (!test::is_tried(mask, i, decode_shapes.size())) continue;
-      auto data = make_problem(shape, GetParam());
-      masks[mask].apply(*data);
-      data->link();
+      const auto data = make_problem(shape, GetParam(), masks[mask]);
       for (const std::int64_t page_size : {1, 7, 16, 64}) {
         const std::string what =
             describe(shape) + ", " + masks[mask].name + ", pages of " + std::to_string(page_size);
@@ -115,9 +62,8 @@ TEST_P(AttentionDecode, HoldsForLargeScores) {
   // Scores of about ±10^4, in several splits.
   auto data = make_problem({1, 12, 2, 1, 300, 64}, GetParam(), 3, 40.0F);
   data->shape.scale = 1.0;
-  const Result result = run(DefaultExec(), *data, {"decode", {64, 128}});
-  for (const float value : result.out) ASSERT_TRUE(std::isfinite(value));
-  for (const float value : result.lse) ASSERT_TRUE(std::isfinite(value));
+  const Outputs result = run_forward(DefaultExec(), *data, {"decode", {64, 128}});
+  expect_finite(result);
   expect_reference(*data, result, "large scores");
 }
 
@@ -127,16 +73,13 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionDecode, ::testing::ValuesIn(all_dtypes
 TEST(AttentionDecodeBits, DoNotDependOnTheThreads) {
   auto data = make_problem({2, 8, 2, 1, 1000, 64}, Dtype::bf16);
   const Config config{"decode", {64, 128}};
-  const Result serial = run(serial_host(), *data, config);
+  const Outputs serial = run_forward(serial_host(), *data, config);
 #if defined(KOKKOS_ENABLE_OPENMP)
   for (const int threads : {1, 2}) {
-    const Result result = run(Kokkos::OpenMP(threads), *data, config);
-    EXPECT_EQ(result.out, serial.out) << threads;
-    EXPECT_EQ(result.lse, serial.lse) << threads;
+    EXPECT_TRUE(run_forward(Kokkos::OpenMP(threads), *data, config) == serial) << threads;
   }
 #endif
-  const Result again = run(serial_host(), *data, config);
-  EXPECT_EQ(again.out, serial.out);
+  EXPECT_TRUE(run_forward(serial_host(), *data, config) == serial);
 }
 
 TEST(AttentionDecodePages, OfWholeTilesGiveTheBitsOfContiguousKeys) {
@@ -145,10 +88,7 @@ TEST(AttentionDecodePages, OfWholeTilesGiveTheBitsOfContiguousKeys) {
   data->kv_len = {401, 77};
   data->link();
   const Config config{"decode", {64, 128}};
-  const Result contiguous = run(DefaultExec(), *data, config);
-  const Result paged = run_paged(*data, 64, config);
-  EXPECT_EQ(paged.out, contiguous.out);
-  EXPECT_EQ(paged.lse, contiguous.lse);
+  EXPECT_TRUE(run_paged(*data, 64, config) == run_forward(DefaultExec(), *data, config));
 }
 
 /// A dense tensor between guards that nobody may write.
@@ -183,22 +123,15 @@ TEST(AttentionDecodePages, OfManySequencesAndHeadsLeaveTheMemoryBesideTheOutputs
   for (std::int64_t b = 0; b < 256; ++b) data->kv_len.push_back(b * 29 % 41);
   data->link();
   const HostProblem& s = data->shape;
-  const DefaultExec exec;
-  const Backend backend = backend_of<DefaultExec>();
-  const DeviceProblem problem(*data, backend, HeadLayout::bhsd);
-  const DeviceOutput unused(data->shape, data->dtype, backend, HeadLayout::bhsd);
+  const DeviceProblem problem(*data, backend);
   const Guarded<4> out(backend, data->dtype, {s.batch, s.heads, s.seq_q, s.head_dim});
   const Guarded<3> lse(backend, Dtype::f32, {s.batch, s.heads, s.seq_q});
   for (const std::int64_t page_size : {16, 40}) {
     const Pages pages(*data, backend, page_size, HeadLayout::bhsd);
-    PagedArgs args = pages.args(problem.args(), unused);
+    PagedArgs args = pages.args(problem.args());
     args.out = out.ref;
     args.lse = lse.ref;
-    const bench::Buffer workspace("workspace", backend,
-                                  workspace_bytes(exec, args, {"decode", {}}));
-    const Status status = decode(exec, args, {"decode", {}}, workspace.workspace());
-    ASSERT_TRUE(status.is_ok()) << status.reason();
-    exec.fence();
+    run_pass(DefaultExec(), args, {"decode", {}});
     expect_reference(*data, {out.download(), lse.download()}, std::to_string(page_size));
   }
 }
@@ -219,10 +152,9 @@ struct Shifted {
 
 /// The same bits, or on a device whose tensor cores take aligned rows alone, results within the
 /// allowed error.
-void expect_same(const ProblemData& data, const Result& result, const Result& aligned) {
+void expect_same(const ProblemData& data, const Outputs& result, const Outputs& aligned) {
   if (is_host_v<DefaultExec> || data.dtype == Dtype::f32) {
-    EXPECT_EQ(result.out, aligned.out) << name_of(data.dtype);
-    EXPECT_EQ(result.lse, aligned.lse) << name_of(data.dtype);
+    EXPECT_TRUE(result == aligned) << name_of(data.dtype);
   } else {
     expect_reference(data, result, "shifted");
   }
@@ -230,25 +162,22 @@ void expect_same(const ProblemData& data, const Result& result, const Result& al
 
 TEST(AttentionDecodeBits, DoNotDependOnTheAlignment) {
   const DefaultExec exec;
-  const Backend backend = backend_of<DefaultExec>();
   const Config config{"decode", {64, 128}};
   const Shape s{2, 3, 1, 5, 257, 40};
   const std::array<std::int64_t, 4> kv_extent{s.batch, s.kv_heads, s.seq_kv, s.head_dim};
   for (const Dtype dtype : all_dtypes) {
     const auto data = make_problem(s, dtype);
-    const Result aligned = run(exec, *data, config);
-    const DeviceProblem problem(*data, backend, HeadLayout::bhsd);
+    const Outputs aligned = run_forward(exec, *data, config);
     const Shifted q(data->q, backend, dtype, {s.batch, s.heads, s.seq_q, s.head_dim});
     const Shifted k(data->k, backend, dtype, kv_extent);
     const Shifted v(data->v, backend, dtype, kv_extent);
-    ForwardArgs args = problem.args();
-    args.q = q.ref;
-    args.k = k.ref;
-    args.v = v.ref;
-    const Result shifted = collect(exec, *data, HeadLayout::bhsd, [&](const DeviceOutput& output) {
-      run_args(exec, args, output, config);
-    });
-    expect_same(*data, shifted, aligned);
+    const auto shifted = [&](ForwardArgs args) {
+      args.q = q.ref;
+      args.k = k.ref;
+      args.v = v.ref;
+      run_pass(exec, args, config);
+    };
+    expect_same(*data, run_problem(*data, backend, HeadLayout::bhsd, shifted), aligned);
 
     // A sequence is a page.
     const std::vector<std::int64_t> order{0, 1};
@@ -257,22 +186,20 @@ TEST(AttentionDecodeBits, DoNotDependOnTheAlignment) {
     table.upload(std::as_bytes(std::span(order)));
     const bench::Buffer lengths("lengths", backend, counts.size() * 8);
     lengths.upload(std::as_bytes(std::span(counts)));
-    PagedArgs paged;
-    paged.q = q.ref;
-    paged.k_pages = k.ref;
-    paged.v_pages = v.ref;
-    paged.block_table = reinterpret_cast<const std::int64_t*>(table.data());
-    paged.pages_per_sequence = 1;
-    paged.scale = args.scale;
-    paged.mask.kv_len = reinterpret_cast<const std::int64_t*>(lengths.data());
-    const Result of_pages = collect(exec, *data, HeadLayout::bhsd, [&](const DeviceOutput& output) {
-      paged.out = output.out.ref();
-      paged.lse = output.lse.ref();
-      const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, paged, config));
-      const Status status = decode(exec, paged, config, workspace.workspace());
-      ASSERT_TRUE(status.is_ok()) << status.reason();
-    });
-    expect_same(*data, of_pages, aligned);
+    const auto shifted_pages = [&](const ForwardArgs& args) {
+      PagedArgs paged;
+      paged.q = q.ref;
+      paged.k_pages = k.ref;
+      paged.v_pages = v.ref;
+      paged.block_table = reinterpret_cast<const std::int64_t*>(table.data());
+      paged.pages_per_sequence = 1;
+      paged.out = args.out;
+      paged.lse = args.lse;
+      paged.scale = args.scale;
+      paged.mask.kv_len = reinterpret_cast<const std::int64_t*>(lengths.data());
+      run_pass(exec, paged, config);
+    };
+    expect_same(*data, run_problem(*data, backend, HeadLayout::bhsd, shifted_pages), aligned);
   }
 }
 
@@ -280,11 +207,9 @@ TEST(AttentionDecodeBits, AreTheSameInEveryRun) {
   auto data = make_problem({3, 8, 2, 1, 700, 64}, Dtype::bf16);
   data->kv_len = {700, 1, 333};
   data->link();
-  const Result first = run_paged(*data, 16, {"decode", {}});
+  const Outputs first = run_paged(*data, 16, {"decode", {}});
   for (int repetition = 0; repetition < 3; ++repetition) {
-    const Result again = run_paged(*data, 16, {"decode", {}});
-    EXPECT_EQ(again.out, first.out);
-    EXPECT_EQ(again.lse, first.lse);
+    EXPECT_TRUE(run_paged(*data, 16, {"decode", {}}) == first);
   }
 }
 
@@ -293,13 +218,12 @@ TEST(AttentionDecodeGraph, OneCapturedLaunchFitsAllLengths) {
   if (const std::string reason = CudaGraph::refusal(); !reason.empty()) GTEST_SKIP() << reason;
   auto data = make_problem({3, 8, 2, 1, 300, 128}, Dtype::bf16);
   const Kokkos::Cuda exec;
-  const Backend backend = backend_of<Kokkos::Cuda>();
-  const DeviceProblem problem(*data, backend, HeadLayout::bhsd);
-  const Pages pages(*data, backend, 16, HeadLayout::bhsd);
-  const DeviceOutput output(data->shape, data->dtype, backend, HeadLayout::bhsd);
-  const PagedArgs args = pages.args(problem.args(), output);
+  const DeviceProblem problem(*data, Backend::cuda);
+  const Pages pages(*data, Backend::cuda, 16, HeadLayout::bhsd);
+  const DeviceOutput output(*data, Backend::cuda);
+  const PagedArgs args = pages.args(forward_args(problem.args(), output));
   const Config config{"decode", {64, 128}};
-  const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, args, config));
+  const bench::Buffer workspace("workspace", Backend::cuda, workspace_bytes(exec, args, config));
   workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
   const auto graph = CudaGraph::capture(exec.cuda_stream(), [&] {
     EXPECT_TRUE(decode(exec, args, config, workspace.workspace()).is_ok());
@@ -312,7 +236,7 @@ TEST(AttentionDecodeGraph, OneCapturedLaunchFitsAllLengths) {
     exec.fence();
     data->kv_len = lengths;
     data->link();
-    expect_reference(*data, {output.out.download(), output.lse.download()}, "graph");
+    expect_reference(*data, output.download(), "graph");
   }
 }
 #endif

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,24 +22,9 @@ using impl::DecodeMma;
 using impl::DecodeShape;
 using impl::PieceBytes;
 
-struct Result {
-  std::vector<float> out, lse;
-};
-
 /// Workspaces begin with any contents; epochs differ from launch to launch.
 std::vector<std::byte> workspace_of(std::size_t bytes) {
   return std::vector<std::byte>(bytes, std::byte{0xFF});
-}
-
-template <class Kernel>
-void emulate(const Kernel& kernel) {
-  for (std::int64_t item = 0; item < kernel.grid.blocks; ++item) {
-    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
-                                    static_cast<std::uint32_t>(item));
-    const std::string failure =
-        emulator.run([&](testing::EmulatedBlock& block) { kernel.run(block, item); });
-    EXPECT_EQ(failure, "") << "block " << item;
-  }
 }
 
 /// The kernel for the least padded head_dim, on a grid of at most `blocks`.
@@ -54,7 +38,8 @@ void run_kernel(const Args& args, int unit_keys, std::int64_t blocks, std::uint6
     std::align(128, space - 128, first, space);
     const Workspace workspace{static_cast<std::byte*>(first), space};
     for (int repetition = 0; repetition < 2; ++repetition) {  // like a graph
-      emulate(DecodeMma<T, HeadDim, Paged, Shape>(args, {}, grid, epoch, workspace));
+      const DecodeMma<T, HeadDim, Paged, Shape> kernel(args, {}, grid, epoch, workspace);
+      EXPECT_EQ(testing::emulate_grid(kernel), "");
     }
   };
   if (args.head_dim() <= 64) return launch.template operator()<64>();
@@ -64,27 +49,14 @@ void run_kernel(const Args& args, int unit_keys, std::int64_t blocks, std::uint6
 
 /// `page_size` 0: contiguous keys.
 template <class T, class Shape>
-Result run(const ProblemData& data, std::int64_t page_size, int unit_keys, std::int64_t blocks,
-           HeadLayout layout = HeadLayout::bhsd) {
-  const DeviceProblem problem(data, Backend::serial, layout);
-  const DeviceOutput output(data.shape, data.dtype, Backend::serial, layout);
-  output.poison();
+Outputs run(const ProblemData& data, std::int64_t page_size, int unit_keys, std::int64_t blocks,
+            HeadLayout layout = HeadLayout::bhsd) {
   constexpr std::uint64_t epoch = 0x123456700000;
-  if (page_size == 0) {
-    ForwardArgs args = problem.args();
-    args.out = output.out.ref();
-    args.lse = output.lse.ref();
-    run_kernel<T, false, Shape>(args, unit_keys, blocks, epoch);
-  } else {
+  return run_problem(data, Backend::serial, layout, [&](const ForwardArgs& args) {
+    if (page_size == 0) return run_kernel<T, false, Shape>(args, unit_keys, blocks, epoch);
     const Pages pages(data, Backend::serial, page_size, HeadLayout::bhsd);
-    run_kernel<T, true, Shape>(pages.args(problem.args(), output), unit_keys, blocks, epoch);
-  }
-  return {output.out.download(), output.lse.download()};
-}
-
-void expect_reference(const ProblemData& data, const Result& result, const std::string& what) {
-  const bench::Errors errors = Reference(data).compare(result.out, result.lse);
-  EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
+    run_kernel<T, true, Shape>(pages.args(args), unit_keys, blocks, epoch);
+  });
 }
 
 using Small = DecodeShape<16, 2, 2, 1>;
@@ -92,9 +64,7 @@ using Wide = DecodeShape<32, 3, 4, 1>;
 
 TEST(AttentionDecodeMma, MatchesReferenceForEveryShapeAndMask) {
   for (const auto& [shape, mask] : with_masks(decode_shapes)) {
-    auto data = make_problem(shape, Dtype::bf16);
-    mask.apply(*data);
-    data->link();
+    const auto data = make_problem(shape, Dtype::bf16, mask);
     for (const std::int64_t page_size : {0, 16}) {
       // Pages have room for more keys than the problem has, of which lengths may not tell.
       const auto is_beyond = [&](std::int64_t length) { return length > shape.seq_kv; };
@@ -109,9 +79,7 @@ TEST(AttentionDecodeMma, MatchesReferenceForEveryShapeAndMask) {
 TEST(AttentionDecodeMma, MatchesReferenceWithOtherShapesOfABlock) {
   for (const Shape& shape : {decode_shapes[1], decode_shapes[3], decode_shapes[6]}) {
     for (const MaskCase& mask : {masks[0], masks[1], masks[2], masks[10]}) {
-      auto data = make_problem(shape, Dtype::f16);
-      mask.apply(*data);
-      data->link();
+      const auto data = make_problem(shape, Dtype::f16, mask);
       const std::string what = describe(shape) + ", " + mask.name;
       expect_reference(*data, run<f16, Wide>(*data, 0, 128, 3), what);
       expect_reference(*data, run<f16, Wide>(*data, 48, 64, 5), what + ", pages of 48");
@@ -134,9 +102,8 @@ TEST(AttentionDecodeMma, DividesManySequencesOfAnyLengthAmongAnyNumberOfBlocks) 
 TEST(AttentionDecodeMma, HoldsForLargeScores) {
   auto data = make_problem({1, 12, 2, 1, 300, 64}, Dtype::bf16, 3, 40.0F);
   data->shape.scale = 1.0;
-  const Result result = run<bf16, Small>(*data, 0, 64, 7);
-  for (const float value : result.out) ASSERT_TRUE(std::isfinite(value));
-  for (const float value : result.lse) ASSERT_TRUE(std::isfinite(value));
+  const Outputs result = run<bf16, Small>(*data, 0, 64, 7);
+  expect_finite(result);
   expect_reference(*data, result, "large scores");
 }
 

@@ -19,47 +19,29 @@
 namespace katt::attention {
 namespace {
 
-/// What a backward pass writes.
-struct Gradients {
-  std::vector<float> dq, dk, dv, dmask;
-};
-
 template <class Exec>
-Gradients run(const Exec& exec, const ProblemData& data, const std::string& variant,
-              bool asks = true) {
-  constexpr Backend backend = backend_of<Exec>();
-  const HeadLayout layout = HeadLayout::bhsd;
+Outputs run(const Exec& exec, const ProblemData& data, const std::string& variant,
+            bool asks = true) {
   const HostProblem& p = data.shape;
-  const DeviceProblem problem(data, backend, layout);
-  const DeviceOutput forward(p, data.dtype, backend, layout);
-  run_forward(problem, forward, {}, backend, true);
-  const bench::Tensor<4> dout("dout", backend, data.dtype, forward.out.ref().extent, layout);
-  dout.upload(data.dout);
-  const DeviceGradients gradients(p, data.dtype, backend, layout);
-  gradients.poison();
-  const bench::Tensor<4> dmask("dmask", backend, data.dtype,
-                               {p.bias_batch, p.bias_heads, p.seq_q, p.seq_kv}, layout, 5);
+  const bench::Tensor<4> dmask("dmask", backend_of<Exec>(), data.dtype,
+                               {p.bias_batch, p.bias_heads, p.seq_q, p.seq_kv}, HeadLayout::bhsd,
+                               5);
   dmask.poison();
-  BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
-  if (asks) args.dmask = dmask.ref();
-  const Config config{variant, {}};
-  const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, args, config));
-  const Status status = backward(exec, args, config, workspace.workspace());
-  EXPECT_TRUE(status.is_ok()) << status.reason();
-  exec.fence();
+  Outputs made =
+      run_problem(data, backend_of<Exec>(), HeadLayout::bhsd, {}, [&](BackwardArgs args) {
+        if (asks) args.dmask = dmask.ref();
+        run_pass(exec, args, {variant, {}});
+      });
   EXPECT_TRUE(dmask.gaps_are_nan()) << variant;
-  return {gradients.dq.download(), gradients.dk.download(), gradients.dv.download(),
-          dmask.download()};
+  made.dmask = dmask.download();
+  return made;
 }
 
-/// Variants of a host that take the problem.
+/// Names of the variants of a host that take the problem.
 std::vector<std::string> variants_of(const ProblemData& data) {
   std::vector<std::string> names;
-  const BackwardArgs args = backward_shape_args(data);
-  for (const auto& variant : backward_variants<Host>().all()) {
-    if (backward_variants<Host>().supports(Host(), args, {variant.name, {}}).is_ok()) {
-      names.push_back(variant.name);
-    }
+  for (const Config& config : variants_of(backward_variants<Host>(), backward_shape_args(data))) {
+    names.push_back(config.variant);
   }
   return names;
 }
@@ -78,14 +60,10 @@ std::unique_ptr<ProblemData> problem_of(const Shape& shape, Dtype dtype, bool ba
 }
 
 void expect_reference(const ProblemData& data, const std::string& what) {
-  const testing::Problem problem = named(data, true);
-  const testing::Expected expected = expected_gradients(data.shape, data.dtype);
-  ASSERT_EQ(expected.size(), 4U);
+  const Reference reference(data, true);
+  ASSERT_EQ(reference.expected().size(), 4U);
   for (const std::string& variant : variants_of(data)) {
-    const Gradients g = run(Host(), data, variant);
-    const bench::Errors errors =
-        bench::compare(bench::data_of<Description>().backward, problem, expected,
-                       {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dmask", g.dmask}});
+    const bench::Errors errors = reference.compare(run(Host(), data, variant));
     EXPECT_TRUE(errors.status.is_ok())
         << what << ", " << name_of(data.dtype) << ", " << variant << ": " << errors.status.reason();
   }
@@ -134,7 +112,7 @@ TEST_P(AttentionMaskGradient, HiddenScoresHaveNone) {
   std::fill_n(data->bias.begin(), row, -std::numeric_limits<float>::infinity());
   data->link();
   for (const std::string& variant : variants_of(*data)) {
-    const Gradients g = run(Host(), *data, variant);
+    const Outputs g = run(Host(), *data, variant);
     for (std::int64_t i = 0; i < p.seq_q; ++i) {
       for (std::int64_t j = 0; j < p.seq_kv; ++j) {
         const auto at = static_cast<std::size_t>(i * p.seq_kv + j);
@@ -155,7 +133,7 @@ TEST_P(AttentionMaskGradient, HasNoRoundingOfTheOutput) {
   const auto keys = static_cast<std::size_t>(data->shape.seq_kv);
   const double roundoff = std::ldexp(1.0, GetParam() == Dtype::bf16 ? -8 : -11);
   for (const std::string& variant : variants_of(*data)) {
-    const Gradients g = run(Host(), *data, variant);
+    const Outputs g = run(Host(), *data, variant);
     for (std::int64_t i = 0; i < data->shape.seq_q; ++i) {
       const std::vector<double> exact = reference_mask_row(data->shape, {0, 0, i}).gradient;
       const auto [low, high] = std::minmax_element(exact.begin(), exact.end());
@@ -173,8 +151,8 @@ TEST_P(AttentionMaskGradient, LeavesTheOthersAsTheyAre) {
   const auto data = problem_of({2, 4, 2, 67, 131, 40}, GetParam(), false, true);
   data->link();
   for (const std::string& variant : variants_of(*data)) {
-    const Gradients with = run(Host(), *data, variant);
-    const Gradients without = run(Host(), *data, variant, false);
+    const Outputs with = run(Host(), *data, variant);
+    const Outputs without = run(Host(), *data, variant, false);
     EXPECT_EQ(with.dq, without.dq) << variant;
     EXPECT_EQ(with.dk, without.dk) << variant;
     EXPECT_EQ(with.dv, without.dv) << variant;
@@ -188,7 +166,7 @@ TEST_P(AttentionMaskGradient, GivesTheSameBitsOnAnyNumberOfThreads) {
     for (const bool of_heads : {false, true}) {
       const auto data = problem_of(shape, GetParam(), false, of_heads);
       data->link();
-      const Gradients one = run(Kokkos::OpenMP(1), *data, "flash");
+      const Outputs one = run(Kokkos::OpenMP(1), *data, "flash");
       for (int repeat = 0; repeat < 3; ++repeat) {
         EXPECT_EQ(one.dmask, run(Kokkos::OpenMP(2), *data, "flash").dmask) << describe(shape);
       }

@@ -21,47 +21,27 @@ namespace {
 using impl::FlashMma;
 using impl::FlashWgmma;
 
-struct Result {
-  std::vector<float> out, lse;
-};
-
 template <class Kernel>
-Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
-  const DeviceProblem problem(data, Backend::serial, layout);
-  const DeviceOutput output(data.shape, data.dtype, Backend::serial, layout);
-  output.poison();
-  ForwardArgs args = problem.args();
-  args.out = output.out.ref();
-  args.lse = output.lse.ref();
-  // Two multiprocessors, so that persistent blocks have several tiles.
-  const Kernel kernel = [&] {
-    if constexpr (std::is_constructible_v<Kernel, ForwardArgs, NoRule, int>) {
-      return Kernel(args, {}, 2);
-    } else {
-      return Kernel(args);
-    }
-  }();
-  for (std::int64_t item = 0; item < kernel.blocks; ++item) {
-    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
-                                    static_cast<std::uint32_t>(item));
-    const std::string failure =
-        emulator.run([&](testing::EmulatedBlock& block) { kernel.run(block, item); });
-    EXPECT_EQ(failure, "") << "block " << item;
-  }
-  return {output.out.download(), output.lse.download()};
+Outputs emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
+  return run_problem(data, Backend::serial, layout, [](const ForwardArgs& args) {
+    // Two multiprocessors, so that persistent blocks have several tiles.
+    const Kernel kernel = [&] {
+      if constexpr (std::is_constructible_v<Kernel, ForwardArgs, NoRule, int>) {
+        return Kernel(args, {}, 2);
+      } else {
+        return Kernel(args);
+      }
+    }();
+    EXPECT_EQ(testing::emulate_grid(kernel), "");
+  });
 }
 
 /// A kernel for the least padded head_dim that holds the problem's.
 template <template <class, int, int, int> class Kernel, class T, int TileQ, int TileKv>
-Result emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
+Outputs emulate(const ProblemData& data, HeadLayout layout = HeadLayout::bhsd) {
   if (data.shape.head_dim <= 64) return emulate<Kernel<T, 64, TileQ, TileKv>>(data, layout);
   if (data.shape.head_dim <= 128) return emulate<Kernel<T, 128, TileQ, TileKv>>(data, layout);
   return emulate<Kernel<T, 256, TileQ, TileKv>>(data, layout);
-}
-
-void expect_reference(const ProblemData& data, const Result& result, const std::string& what) {
-  const bench::Errors errors = Reference(data).compare(result.out, result.lse);
-  EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
 }
 
 template <template <class, int, int, int> class Kernel, class T, int TileQ, int TileKv>
@@ -78,9 +58,7 @@ void expect_reference(const ProblemData& data, const std::string& what) {
 
 TEST(AttentionMma, MatchesReferenceForEveryShapeAndMask) {
   for (const auto& [shape, mask] : with_some_masks(shapes)) {
-    auto data = make_problem(shape, Dtype::bf16);
-    mask.apply(*data);
-    data->link();
+    const auto data = make_problem(shape, Dtype::bf16, mask);
     expect_reference<FlashMma, bf16, 64, 64>(*data, describe(shape) + ", " + mask.name);
   }
 }
@@ -88,9 +66,7 @@ TEST(AttentionMma, MatchesReferenceForEveryShapeAndMask) {
 TEST(AttentionMma, MatchesReferenceInF16AndWithOtherTiles) {
   for (const Shape& shape : {shapes[1], shapes[6]}) {
     for (const MaskCase& mask : {masks[1], masks[5], masks[10]}) {
-      auto data = make_problem(shape, Dtype::f16);
-      mask.apply(*data);
-      data->link();
+      const auto data = make_problem(shape, Dtype::f16, mask);
       expect_reference<FlashMma, f16, 128, 64>(*data, describe(shape) + ", " + mask.name);
       expect_reference<FlashMma, f16, 32, 32>(*data, describe(shape) + ", " + mask.name);
     }
@@ -115,15 +91,12 @@ TEST(AttentionMma, TakesAnyScale) {
 TEST(AttentionMma, HoldsForLargeScores) {
   auto data = make_problem({1, 2, 2, 40, 70, 64}, Dtype::bf16, 3, 40.0F);
   data->shape.scale = 1.0;
-  const Result result = emulate<FlashMma, bf16, 64, 64>(*data);
-  for (const float value : result.out) ASSERT_TRUE(std::isfinite(value));
-  for (const float value : result.lse) ASSERT_TRUE(std::isfinite(value));
+  expect_finite(emulate<FlashMma, bf16, 64, 64>(*data));
 }
 
 TEST(AttentionMma, MatchesReferenceForLargeScores) {
   for (const MaskCase& mask : {masks[1], masks[5]}) {  // with the scale in the exponent, and before
-    auto data = make_problem({1, 2, 1, 33, 70, 40}, Dtype::f16);
-    mask.apply(*data);
+    const auto data = make_problem({1, 2, 1, 33, 70, 40}, Dtype::f16, mask);
     stretch_scores(*data, largest_score(Dtype::f16));
     data->link();
     expect_reference<FlashMma<f16, 64, 64, 64>>(*data, mask.name);
@@ -134,7 +107,7 @@ TEST(AttentionMma, MatchesReferenceForLargeScores) {
 TEST(AttentionMma, NanReachesTheOutputOfItsRowOnly) {
   auto data = make_problem({1, 1, 1, 33, 40, 32}, Dtype::bf16);
   data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
-  const Result result = emulate<FlashMma, bf16, 64, 64>(*data);
+  const Outputs result = emulate<FlashMma, bf16, 64, 64>(*data);
   for (std::size_t i = 0; i < result.out.size(); ++i) {
     ASSERT_EQ(std::isnan(result.out[i]), i / 32 == 5) << i;
   }
@@ -142,9 +115,7 @@ TEST(AttentionMma, NanReachesTheOutputOfItsRowOnly) {
 
 TEST(AttentionWgmma, MatchesReferenceForEveryShapeAndMask) {
   for (const auto& [shape, mask] : with_some_masks(shapes)) {
-    auto data = make_problem(shape, Dtype::bf16);
-    mask.apply(*data);
-    data->link();
+    const auto data = make_problem(shape, Dtype::bf16, mask);
     expect_reference<FlashWgmma, bf16, 128, 64>(*data, describe(shape) + ", " + mask.name);
   }
 }
@@ -153,9 +124,7 @@ TEST(AttentionWgmma, MatchesReferenceInF16AndWithOtherTiles) {
   // So many keys that every stage is used again, and again.
   const Shape long_keys{1, 4, 2, 70, 700, 64};
   for (const MaskCase& mask : {masks[0], masks[1], masks[5]}) {
-    auto data = make_problem(long_keys, Dtype::f16);
-    mask.apply(*data);
-    data->link();
+    const auto data = make_problem(long_keys, Dtype::f16, mask);
     expect_reference<FlashWgmma<f16, 64, 128, 128>>(*data, describe(long_keys) + ", " + mask.name);
     expect_reference<FlashWgmma<f16, 64, 64, 64>>(*data, describe(long_keys) + ", " + mask.name);
     expect_reference<FlashWgmma<f16, 64, 192, 128>>(*data, describe(long_keys) + ", " + mask.name);
@@ -188,22 +157,17 @@ class WatchedBlock : public testing::EmulatedBlock {
 
 TEST(AttentionWgmma, TheTwoComputingGroupsBeginTheirProductsInTurns) {
   const auto data = make_problem({1, 1, 1, 128, 330, 64}, Dtype::bf16);
-  const DeviceProblem problem(*data, Backend::serial, HeadLayout::bhsd);
-  const DeviceOutput output(data->shape, data->dtype, Backend::serial, HeadLayout::bhsd);
-  ForwardArgs args = problem.args();
-  args.out = output.out.ref();
-  args.lse = output.lse.ref();
-  using Kernel = FlashWgmma<bf16, 64, 128, 64>;
-  const Kernel kernel(args);
+  const DeviceProblem problem(*data, Backend::serial);
+  const DeviceOutput output(*data, Backend::serial);
+  const FlashWgmma<bf16, 64, 128, 64> kernel(forward_args(problem.args(), output));
   ASSERT_EQ(kernel.blocks, 1);
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
     std::vector<unsigned> turns;
-    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes, seed);
-    const std::string failure = emulator.run([&](testing::EmulatedBlock& block) {
+    const auto run = [&](const testing::EmulatedBlock& block, std::int64_t item) {
       WatchedBlock watched(block, turns);
-      kernel.run(watched, 0);
-    });
-    ASSERT_EQ(failure, "");
+      kernel.run(watched, item);
+    };
+    ASSERT_EQ(testing::emulate_grid(kernel, run, seed), "");
     ASSERT_EQ(turns, (std::vector<unsigned>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1})) << seed;
   }
 }
@@ -218,7 +182,7 @@ TEST(AttentionWgmma, ReadsNoValuesBehindTheLengthOfTheKeys) {
     }
   }
   data->link();
-  const Result result = emulate<FlashWgmma, bf16, 128, 64>(*data);
+  const Outputs result = emulate<FlashWgmma, bf16, 128, 64>(*data);
   for (const float value : result.out) ASSERT_TRUE(std::isfinite(value));
 }
 
@@ -234,17 +198,16 @@ TEST(AttentionWgmma, CopiesRowsThatNoBoxDescribes) {
 TEST(AttentionWgmma, MatchesReferenceForHeadDimsOfPartsOfStripes) {
   for (const std::int64_t head_dim : {72, 96, 136, 192}) {
     for (const MaskCase& mask : {masks[0], masks[1], masks[5]}) {
-      auto data = make_problem({1, 3, 1, 50, 300, head_dim}, Dtype::bf16);  // rows one by one
-      mask.apply(*data);
-      data->link();
+      const auto data =
+          make_problem({1, 3, 1, 50, 300, head_dim}, Dtype::bf16, mask);  // single rows
       const std::string what = "head_dim " + std::to_string(head_dim) + ", " + mask.name;
-      const Result result = head_dim <= 96 ? emulate<FlashWgmma<bf16, 96, 128, 128>>(*data)
-                                           : emulate<FlashWgmma<bf16, 192, 128, 96>>(*data);
+      const Outputs result = head_dim <= 96 ? emulate<FlashWgmma<bf16, 96, 128, 128>>(*data)
+                                            : emulate<FlashWgmma<bf16, 192, 128, 96>>(*data);
       expect_reference(*data, result, what);
     }
     auto data = make_problem({1, 2, 1, 50, 300, head_dim}, Dtype::f16);
-    const Result result = head_dim <= 96 ? emulate<FlashWgmma<f16, 96, 128, 64>>(*data)
-                                         : emulate<FlashWgmma<f16, 192, 128, 64>>(*data);
+    const Outputs result = head_dim <= 96 ? emulate<FlashWgmma<f16, 96, 128, 64>>(*data)
+                                          : emulate<FlashWgmma<f16, 192, 128, 64>>(*data);
     expect_reference(*data, result, "head_dim " + std::to_string(head_dim));
   }
 }
@@ -290,7 +253,7 @@ TEST(AttentionWgmma, BlocksOfACausalMaskHaveEvenWork) {
 TEST(AttentionWgmma, NanReachesTheOutputOfItsRowOnly) {
   auto data = make_problem({1, 1, 1, 33, 40, 32}, Dtype::bf16);
   data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
-  const Result result = emulate<FlashWgmma, bf16, 128, 64>(*data);
+  const Outputs result = emulate<FlashWgmma, bf16, 128, 64>(*data);
   for (std::size_t i = 0; i < result.out.size(); ++i) {
     ASSERT_EQ(std::isnan(result.out[i]), i / 32 == 5) << i;
   }

@@ -13,7 +13,6 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -154,89 +153,63 @@ class ForgetfulBlock : public testing::EmulatedBlock {
   Mutation& mutation_;
 };
 
-/// Blocks of the grid of a kernel.
-template <class Kernel>
-std::int64_t blocks_of(const Kernel& kernel) {
-  if constexpr (requires { kernel.grid.blocks; }) {
-    return kernel.grid.blocks;
-  } else {
-    return kernel.blocks;
-  }
-}
-
 /// The emulator's report on a run of all blocks; "" when it finds no fault.
 template <class Kernel>
 std::string emulate(const Kernel& kernel, Mutation& mutation, std::uint32_t seed) {
-  for (std::int64_t item = 0; item < blocks_of(kernel); ++item) {
-    testing::BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
-                                    seed + static_cast<std::uint32_t>(item));
-    const std::string failure = emulator.run([&](testing::EmulatedBlock& block) {
-      ForgetfulBlock forgetful(block, mutation);
-      try {  // nothing may leave a fiber
-        kernel.run(forgetful, item);
-      } catch (const std::exception& error) {
-        emulator.fail(error.what());
-      }
-    });
-    if (!failure.empty()) return failure;
-  }
-  return "";
+  const auto run = [&](const testing::EmulatedBlock& block, std::int64_t item) {
+    ForgetfulBlock forgetful(block, mutation);
+    kernel.run(forgetful, item);
+  };
+  return testing::emulate_grid(kernel, run, seed);
+}
+
+/// The same of the kernels that run(args) emulates, and then that of the reference.
+template <class Run>
+std::string run_forward_kernel(const ProblemData& data, const Run& run) {
+  std::string failure;
+  const Outputs made = run_problem(data, Backend::serial, HeadLayout::bhsd,
+                                   [&](const ForwardArgs& args) { failure = run(args); });
+  return failure.empty() ? Reference(data).compare(made).status.reason() : failure;
 }
 
 template <class Kernel, class... More>
-std::string run_forward_kernel(const ProblemData& data, Mutation& mutation, std::uint32_t seed,
-                               const More&... more) {
-  const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
-  const DeviceOutput output(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
-  output.poison();
-  const Kernel kernel(forward_args(problem.args(), output), more...);
-  const std::string failure = emulate(kernel, mutation, seed);
-  if (!failure.empty()) return failure;
-  return Reference(data).compare(output.out.download(), output.lse.download()).status.reason();
+std::string run_flash_kernel(const ProblemData& data, Mutation& mutation, std::uint32_t seed,
+                             const More&... more) {
+  return run_forward_kernel(data, [&](const ForwardArgs& args) {
+    return emulate(Kernel(args, more...), mutation, seed);
+  });
 }
 
 /// Kernels: of a backward pass, in the order in which they run.
 template <class... Kernels>
 std::string run_backward_kernels(const ProblemData& data, Mutation& mutation, std::uint32_t seed) {
-  const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
-  const DeviceOutput forward(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
-  run_forward(problem, forward, {"flash", {}}, Backend::serial);
-  const bench::Tensor<4> dout("dout", Backend::serial, data.dtype, forward.out.ref().extent);
-  dout.upload(data.dout);
-  const DeviceGradients gradients(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
-  gradients.poison();
-  const BackwardArgs args = backward_args(problem.args(), forward, dout, gradients);
-  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-  std::vector<impl::RowStatistics> statistics(
-      impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
-      {{{nan, nan}, {nan, nan}}, {{nan, nan}}});
   std::string failure;
-  ((failure =
-        failure.empty() ? emulate(Kernels(args, statistics.data()), mutation, seed) : failure),
-   ...);
-  if (!failure.empty()) return failure;
-  return GradientReference(data)
-      .compare(gradients.dq.download(), gradients.dk.download(), gradients.dv.download())
-      .status.reason();
+  const auto run = [&](const BackwardArgs& args) {
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<impl::RowStatistics> statistics(
+        impl::backward_statistics_bytes(args) / sizeof(impl::RowStatistics),
+        {{{nan, nan}, {nan, nan}}, {{nan, nan}}});
+    ((failure =
+          failure.empty() ? emulate(Kernels(args, statistics.data()), mutation, seed) : failure),
+     ...);
+  };
+  const Outputs made = run_problem(data, Backend::serial, HeadLayout::bhsd, {"flash", {}}, run);
+  return failure.empty() ? Reference(data, true).compare(made).status.reason() : failure;
 }
 
 /// Decoding by `blocks` blocks.
 template <int HeadDim>
 std::string run_decode_kernel(const ProblemData& data, std::int64_t blocks, Mutation& mutation,
                               std::uint32_t seed) {
-  const DeviceProblem problem(data, Backend::serial, HeadLayout::bhsd);
-  const DeviceOutput output(data.shape, data.dtype, Backend::serial, HeadLayout::bhsd);
-  output.poison();
-  const ForwardArgs args = forward_args(problem.args(), output);
-  const impl::DecodeGrid grid(args, 64, blocks);
-  const bench::Buffer workspace("workspace", Backend::serial,
-                                impl::PieceBytes(grid, HeadDim).all());
-  workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
-  using Kernel = impl::DecodeMma<bf16, HeadDim, false, impl::DecodeShape<16, 2, 2, 1>>;
-  const std::string failure = emulate(
-      Kernel(args, {}, grid, std::uint64_t{1} << 40, workspace.workspace()), mutation, seed);
-  if (!failure.empty()) return failure;
-  return Reference(data).compare(output.out.download(), output.lse.download()).status.reason();
+  return run_forward_kernel(data, [&](const ForwardArgs& args) {
+    const impl::DecodeGrid grid(args, 64, blocks);
+    const bench::Buffer workspace("workspace", Backend::serial,
+                                  impl::PieceBytes(grid, HeadDim).all());
+    workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
+    using Kernel = impl::DecodeMma<bf16, HeadDim, false, impl::DecodeShape<16, 2, 2, 1>>;
+    return emulate(Kernel(args, {}, grid, std::uint64_t{1} << 40, workspace.workspace()), mutation,
+                   seed);
+  });
 }
 
 using Run = std::function<std::string(Mutation&, std::uint32_t seed)>;
@@ -274,7 +247,7 @@ TEST(AttentionMutations, OfFlashMma) {
   const auto data = make_problem({1, 1, 1, 64, 330, 40}, Dtype::bf16);
   expect_each_is_needed(
       [&](Mutation& mutation, std::uint32_t seed) {
-        return run_forward_kernel<impl::FlashMma<bf16, 64, 64, 64>>(*data, mutation, seed);
+        return run_flash_kernel<impl::FlashMma<bf16, 64, 64, 64>>(*data, mutation, seed);
       },
       7);
 }
@@ -291,8 +264,7 @@ TEST(AttentionMutations, OfFlashWgmma) {
       [&](Mutation& mutation, std::uint32_t seed) {
         using Kernel = impl::FlashWgmma<bf16, 64, 128, 64>;
         for (const ProblemData* data : {one.get(), rows.get(), many.get()}) {
-          const std::string failure =
-              run_forward_kernel<Kernel>(*data, mutation, seed, NoRule{}, 1);
+          const std::string failure = run_flash_kernel<Kernel>(*data, mutation, seed, NoRule{}, 1);
           if (!failure.empty()) return failure;
         }
         return std::string();

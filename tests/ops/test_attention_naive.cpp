@@ -19,29 +19,9 @@ const Config naive_config{"naive", {}};
 
 void expect_naive_passes(ProblemData& data, const std::string& what, HeadLayout layout) {
   const Kokkos::Cuda exec;
-  const DeviceProblem problem(data, Backend::cuda, layout);
-  const DeviceOutput output(data.shape, data.dtype, Backend::cuda, layout);
-  output.poison();
-  run_forward(problem, output, naive_config, Backend::cuda);
-  const bench::Errors errors =
-      Reference(data).compare(output.out.download(), output.lse.download());
-  EXPECT_TRUE(errors.status.is_ok()) << what << ": " << errors.status.reason();
-
+  expect_reference(data, run_forward(exec, data, naive_config, layout), what);
   add_dout(data);
-  run_forward(problem, output, {"auto", {}}, Backend::cuda, true);
-  const bench::Tensor<4> dout("dout", Backend::cuda, data.dtype, output.out.ref().extent, layout);
-  dout.upload(data.dout);
-  const DeviceGradients gradients(data.shape, data.dtype, Backend::cuda, layout);
-  gradients.poison();
-  const BackwardArgs args = backward_args(problem.args(), output, dout, gradients);
-  const bench::Buffer workspace("workspace", Backend::cuda,
-                                workspace_bytes(exec, args, naive_config));
-  const Status status = backward(exec, args, naive_config, workspace.workspace());
-  ASSERT_TRUE(status.is_ok()) << what << ": " << status.reason();
-  exec.fence();
-  const bench::Errors of_gradients = GradientReference(data).compare(
-      gradients.dq.download(), gradients.dk.download(), gradients.dv.download());
-  EXPECT_TRUE(of_gradients.status.is_ok()) << what << ": " << of_gradients.status.reason();
+  expect_reference(data, run_backward(exec, data, naive_config, layout), what, true);
 }
 
 class AttentionNaive : public ::testing::TestWithParam<Dtype> {

@@ -269,41 +269,9 @@ Expectation expectation_of(ProblemData& data, double stored) {
   return e;
 }
 
-struct Outputs {
-  std::vector<float> out, lse, dq, dk, dv;
-};
-
-Outputs run(const ProblemData& data, const Config& forward_config, const Config& backward_config) {
-  const Host exec;
-  constexpr Backend backend = backend_of<Host>();
-  const DeviceProblem problem(data, backend, HeadLayout::bhsd);
-  const DeviceOutput made(data.shape, data.dtype, backend, HeadLayout::bhsd);
-  made.poison();
-  run_forward(problem, made, forward_config, backend);
-  Outputs outputs{made.out.download(), made.lse.download(), {}, {}, {}};
-  if (backward_config.variant.empty()) return outputs;
-  const bench::Tensor<4> dout("dout", backend, data.dtype, made.out.ref().extent, HeadLayout::bhsd);
-  dout.upload(data.dout);
-  const DeviceGradients gradients(data.shape, data.dtype, backend, HeadLayout::bhsd);
-  gradients.poison();
-  const BackwardArgs args = backward_args(problem.args(), made, dout, gradients);
-  const bench::Buffer workspace("workspace", backend, workspace_bytes(exec, args, backward_config));
-  const Status status = backward(exec, args, backward_config, workspace.workspace());
-  EXPECT_TRUE(status.is_ok()) << status.reason();
-  outputs.dq = gradients.dq.download();
-  outputs.dk = gradients.dk.download();
-  outputs.dv = gradients.dv.download();
-  return outputs;
-}
-
-/// Variants that take the problem; `Args`: of a pass.
-template <class Table, class Args>
-std::vector<std::string> variants_of(const Table& table, const Args& args) {
-  std::vector<std::string> names;
-  for (const auto& variant : table.all()) {
-    if (table.supports(Host(), args, {variant.name, {}}).is_ok()) names.push_back(variant.name);
-  }
-  return names;
+Outputs run(const ProblemData& data, const Config& forward, const Config& backward) {
+  if (backward.variant.empty()) return run_forward(Host(), data, forward);
+  return run_backward(Host(), data, backward, HeadLayout::bhsd, forward);
 }
 
 std::string describe(const ProblemData& data) {
@@ -375,9 +343,10 @@ TEST(AttentionRandomMasks, EveryHostVariantIsRightAndReadsNothingBehindLengths) 
     (void)expectation_of(*data, stored);
     const Expectation by_naive = expectation_of(*data, stored), by_fused = expectation_of(*data, 0);
     const auto passes = variants_of(backward_variants<Host>(), backward_shape_args(*data));
-    for (const std::string& name : variants_of(forward_variants<Host>(), shape_args(*data))) {
-      const bool trains = std::ranges::find(passes, name) != passes.end();
-      const Config forward{name, {}}, backward{trains ? name : "", {}};
+    for (const Config& forward : variants_of(forward_variants<Host>(), shape_args(*data))) {
+      const std::string& name = forward.variant;
+      const bool trains = std::ranges::find(passes, name, &Config::variant) != passes.end();
+      const Config backward{trains ? name : "", {}};
       const Outputs made = run(*data, forward, backward);
       const Expectation& e = name == "naive" ? by_naive : by_fused;
       const auto d = static_cast<std::size_t>(data->shape.head_dim);

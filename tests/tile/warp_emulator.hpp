@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -464,6 +466,33 @@ inline void BlockEmulator::enter(unsigned low, unsigned high, unsigned thread) {
   Fiber& fiber = self->fibers_[thread];
   fiber.done = true;
   fiber.context.leave_for(self->scheduler_);
+}
+
+/// Calls run(block, item) on the blocks of a kernel's grid, one after the other. Returns the first failure, or "".
+template <class Kernel, class Run>
+std::string emulate_grid(const Kernel& kernel, const Run& run, std::uint32_t seed = 0) {
+  const std::int64_t blocks = [&] {
+    if constexpr (requires { kernel.grid.blocks; }) return kernel.grid.blocks;
+    else return kernel.blocks;
+  }();
+  for (std::int64_t item = 0; item < blocks; ++item) {
+    BlockEmulator emulator(Kernel::threads, Kernel::shared_bytes,
+                           seed + static_cast<std::uint32_t>(item));
+    const std::string failure = emulator.run([&](EmulatedBlock& block) {
+      try {  // nothing may leave a fiber
+        run(block, item);
+      } catch (const std::exception& error) {
+        emulator.fail(error.what());
+      }
+    });
+    if (!failure.empty()) return "block " + std::to_string(item) + ": " + failure;
+  }
+  return "";
+}
+template <class Kernel>
+std::string emulate_grid(const Kernel& kernel) {
+  return emulate_grid(kernel,
+                      [&](EmulatedBlock& block, std::int64_t item) { kernel.run(block, item); });
 }
 
 }  // namespace katt::testing
