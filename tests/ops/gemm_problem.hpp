@@ -33,6 +33,16 @@ struct Problem {
   }
 };
 
+/// A product of matrices of one dtype; the rest as in `more`.
+inline Problem alike(std::int64_t m, std::int64_t n, std::int64_t k, Dtype dtype,
+                     Problem more = {}) {
+  more.m = m;
+  more.n = n;
+  more.k = k;
+  more.a_dtype = more.b_dtype = more.c_dtype = dtype;
+  return more;
+}
+
 /// Random operands of a problem, rounded to their dtypes.
 struct Values {
   std::vector<float> a, b, c, bias;

@@ -16,6 +16,7 @@
 namespace katt::linear {
 namespace {
 
+using testing::product::alike;
 using testing::product::expect_reference;
 using testing::product::Problem;
 using testing::product::run;
@@ -92,17 +93,12 @@ TEST(Gemm, MatchesReferenceWhereAFactorIsPackedInParts) {
   for (const auto& [m, n, k] :
        {std::array<std::int64_t, 3>{113, 6001, 5}, {115, 12000, 3}, {113, 3001, 750}}) {
     for (const bool trans_b : {false, true}) {
-      expect_reference({.m = m,
-                        .n = n,
-                        .k = k,
-                        .a_dtype = Dtype::f32,
-                        .b_dtype = Dtype::f32,
-                        .c_dtype = Dtype::f32,
-                        .trans_b = trans_b,
-                        .bias = true,
-                        .alpha = 0.5F,
-                        .beta = trans_b ? 2.0F : 0.0F,
-                        .gap = 3});
+      expect_reference(alike(m, n, k, Dtype::f32,
+                             {.trans_b = trans_b,
+                              .bias = true,
+                              .alpha = 0.5F,
+                              .beta = trans_b ? 2.0F : 0.0F,
+                              .gap = 3}));
     }
   }
 }
@@ -116,15 +112,8 @@ TEST(Gemm, MatchesReferenceForEveryShapeTranspositionAndStride) {
       for (const bool trans_b : {false, true}) {
         for (const std::int64_t gap : {0, 5}) {
           for (const Dtype dtype : all_dtypes) {
-            expect_reference({.m = m,
-                              .n = n,
-                              .k = k,
-                              .a_dtype = dtype,
-                              .b_dtype = dtype,
-                              .c_dtype = dtype,
-                              .trans_a = trans_a,
-                              .trans_b = trans_b,
-                              .gap = gap});
+            expect_reference(
+                alike(m, n, k, dtype, {.trans_a = trans_a, .trans_b = trans_b, .gap = gap}));
           }
         }
       }
@@ -161,17 +150,9 @@ TEST(Gemm, BlocksJoin) {
   for (const auto& [m, n, k] : shapes) {
     for (const bool trans_a : {false, true}) {
       for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
-        expect_reference({.m = m,
-                          .n = n,
-                          .k = k,
-                          .a_dtype = dtype,
-                          .b_dtype = dtype,
-                          .c_dtype = dtype,
-                          .trans_a = trans_a,
-                          .trans_b = !trans_a,
-                          .bias = true,
-                          .beta = 1.0F,
-                          .gap = 2});
+        expect_reference(
+            alike(m, n, k, dtype,
+                  {.trans_a = trans_a, .trans_b = !trans_a, .bias = true, .beta = 1.0F, .gap = 2}));
       }
     }
   }
@@ -229,17 +210,12 @@ TEST(Gemm, FewRowsAreInnerProducts) {
   for (const auto& [m, n, k] : shapes) {
     for (const Dtype dtype : all_dtypes) {
       for (const std::int64_t gap : {0, 3}) {
-        expect_reference({.m = m,
-                          .n = n,
-                          .k = k,
-                          .a_dtype = dtype,
-                          .b_dtype = dtype,
-                          .c_dtype = dtype,
-                          .trans_b = true,
-                          .bias = gap > 0,
-                          .alpha = 0.5F,
-                          .beta = gap > 0 ? 1.0F : 0.0F,
-                          .gap = gap});
+        expect_reference(alike(m, n, k, dtype,
+                               {.trans_b = true,
+                                .bias = gap > 0,
+                                .alpha = 0.5F,
+                                .beta = gap > 0 ? 1.0F : 0.0F,
+                                .gap = gap}));
       }
     }
   }
@@ -259,16 +235,8 @@ TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
                                                                  {13, 1024, 75, 0},
                                                                  {41, 1000, 333, 12}}) {
     for (const Dtype dtype : all_dtypes) {
-      Problem p{.m = m,
-                .n = n,
-                .k = k,
-                .a_dtype = dtype,
-                .b_dtype = dtype,
-                .c_dtype = dtype,
-                .bias = m > 3,
-                .alpha = 0.5F,
-                .beta = m > 3 ? 1.0F : 0.0F,
-                .gap = gap};
+      Problem p = alike(m, n, k, dtype,
+                        {.bias = m > 3, .alpha = 0.5F, .beta = m > 3 ? 1.0F : 0.0F, .gap = gap});
       expect_reference(p);
       const Values values(p);
       EXPECT_EQ(run(serial_host(), p, values), run(Kokkos::OpenMP(2), p, values)) << p.name();
@@ -354,14 +322,7 @@ TEST(Gemm, NoRowsOrColumnsAreNothingToDo) {
     for (const Dtype dtype : all_dtypes) {
       for (const bool trans_a : {false, true}) {
         for (const bool trans_b : {false, true}) {
-          expect_reference({.m = m,
-                            .n = n,
-                            .k = 33,
-                            .a_dtype = dtype,
-                            .b_dtype = dtype,
-                            .c_dtype = dtype,
-                            .trans_a = trans_a,
-                            .trans_b = trans_b});
+          expect_reference(alike(m, n, 33, dtype, {.trans_a = trans_a, .trans_b = trans_b}));
         }
       }
     }
@@ -379,13 +340,7 @@ TEST(Gemm, AnEmptySumIsZero) {
 TEST(Gemm, EqualBitsForAnyNumberOfThreads) {
   for (const std::int64_t k : {40, 333, 1000}) {
     for (const Dtype dtype : all_dtypes) {
-      const Problem p{.m = 331,
-                      .n = 517,
-                      .k = k,
-                      .a_dtype = dtype,
-                      .b_dtype = dtype,
-                      .c_dtype = dtype,
-                      .trans_a = true};
+      const Problem p = alike(331, 517, k, dtype, {.trans_a = true});
       const Values values(p);
       const auto one = run(Kokkos::OpenMP(1), p, values);
       EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, values)) << p.name();
