@@ -10,6 +10,7 @@
 #include "nn/model/multi_head_attention.hpp"
 #include "ops/rope/rope.hpp"
 #include "tests/ops/matrix.hpp"
+#include "tests/slope.hpp"
 
 namespace katt::nn {
 namespace {
@@ -221,14 +222,7 @@ double finite_difference(Problem& p, double& value) {
     for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * p.dout[i];
     return sum;
   };
-  constexpr double step = 1e-4;
-  const double kept = value;
-  value = kept + step;
-  const double above = loss();
-  value = kept - step;
-  const double below = loss();
-  value = kept;
-  return (above - below) / (2 * step);
+  return test::slope(value, 1e-4, loss);
 }
 
 /// Grouped heads, one key/value head, one token, a prime length, two sequences.

@@ -19,6 +19,7 @@
 #include "op/reference/fill.hpp"
 #include "tests/device.hpp"
 #include "tests/ops/attention_case.hpp"
+#include "tests/ops/matrix.hpp"
 
 /// Attention problems that the tests of both passes share.
 namespace katt::attention {
@@ -74,12 +75,11 @@ inline void run_forward(const DeviceProblem& problem, const DeviceOutput& output
   });
 }
 
-/// Runs a pass to its end by its public function. The workspace holds neither zeros nor numbers.
+/// Runs a pass to its end by its public function.
 template <class Exec, class Args>
 void run_pass(const Exec& exec, const Args& args, const Config& config) {
-  const bench::Buffer workspace("workspace", backend_of<Exec>(),
-                                workspace_bytes(exec, args, config));
-  workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
+  const bench::Buffer workspace =
+      testing::poisoned_workspace(backend_of<Exec>(), workspace_bytes(exec, args, config));
   const Status status = [&] {
     if constexpr (std::is_same_v<Args, ForwardArgs>) {
       return forward(exec, args, config, workspace.workspace());

@@ -75,11 +75,9 @@ std::vector<float> run(const Exec& exec, const Problem& p, const Values& v,
                 .alpha = p.alpha,
                 .beta = p.beta};
   if (p.bias) args.bias = bias.ref();
-  const bench::Tensor<1> workspace(
-      "workspace", backend, Dtype::f32,
-      {static_cast<std::int64_t>((gemm_workspace_bytes(exec, args, engine) + 3) / 4)});
-  workspace.poison();
-  gemm(exec, args, {workspace.ref().data, workspace.bytes()}, "katt::linear::gemm", engine);
+  const bench::Buffer workspace =
+      testing::poisoned_workspace(backend, gemm_workspace_bytes(exec, args, engine));
+  gemm(exec, args, workspace.workspace(), "katt::linear::gemm", engine);
   exec.fence();
   EXPECT_TRUE(c.gaps_untouched()) << p.name();
   return c.values();

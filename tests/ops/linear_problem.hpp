@@ -8,6 +8,7 @@
 
 #include "op/reference/expected.hpp"
 #include "tests/ops/matrix.hpp"
+#include "tests/slope.hpp"
 
 /// Code that the tests of linear and of the operators made of it share.
 namespace katt::testing {
@@ -35,22 +36,13 @@ inline void expect_close(const std::string& what, std::span<const float> got, st
   EXPECT_TRUE(status.is_ok()) << status.reason();
 }
 
-/// Passes when a gradient agrees with central differences of a function of the values: `loss()` is
-/// evaluated with each value a step up and a step down, in float64.
+/// Passes when a gradient agrees with central differences of loss(), which reads the values.
 template <class Loss>
 void expect_gradient(std::vector<float>& values, std::span<const double> gradient, float step,
                      double tolerance, const Loss& loss) {
   ASSERT_EQ(values.size(), gradient.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float before = values[i];
-    values[i] = before + step;
-    ASSERT_EQ(values[i] - before, step);  // exact in float
-    const double above = loss();
-    values[i] = before - step;
-    const double below = loss();
-    values[i] = before;
-    EXPECT_NEAR((above - below) / (2 * static_cast<double>(step)), gradient[i], tolerance)
-        << "value " << i;
+    EXPECT_NEAR(test::slope(values[i], step, loss), gradient[i], tolerance) << "value " << i;
   }
 }
 

@@ -61,15 +61,20 @@ inline std::vector<float> random_values(std::int64_t count, std::uint64_t seed, 
   return values;
 }
 
+/// A workspace of NaN in every dtype, so that nothing is read that was not written.
+inline bench::Buffer poisoned_workspace(Backend backend, std::size_t bytes) {
+  bench::Buffer workspace("workspace", backend, bytes);
+  workspace.upload(std::vector<std::byte>(bytes, std::byte{0xFF}));
+  return workspace;
+}
+
 /// Runs a variant with the workspace it asks for, filled with NaN, and waits for it.
 template <class Exec, class Args>
 void run_variant(const Exec& exec, const VariantTable<Exec, Args>& table, const Args& args,
                  const Config& config) {
-  const bench::Tensor<1> workspace(
-      "workspace", backend_of<Exec>(), Dtype::f32,
-      {static_cast<std::int64_t>((table.workspace_bytes(exec, args, config) + 3) / 4)});
-  workspace.poison();
-  const Status status = table.run(exec, args, config, {workspace.ref().data, workspace.bytes()});
+  const bench::Buffer workspace =
+      poisoned_workspace(backend_of<Exec>(), table.workspace_bytes(exec, args, config));
+  const Status status = table.run(exec, args, config, workspace.workspace());
   ASSERT_TRUE(status.is_ok()) << config.variant << ": " << status.reason();
   exec.fence();
 }

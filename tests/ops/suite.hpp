@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "memory/tracker.hpp"
 #include "op/tensor_operator.hpp"
 #include "tests/ops/matrix.hpp"
+#include "tests/slope.hpp"
 #include "tile/rows/stream.hpp"
 
 /// Checks that hold for every operator with a description (OP/bench/description.hpp): a test writes
@@ -135,11 +135,8 @@ std::optional<HostValues> outputs_of(const Exec& exec, const Problem& problem,
   pass.check(refs);
   const auto call = decide<Pass>(exec, refs, {variant, {}});
   if (!call->status().is_ok()) return std::nullopt;
-  // NaN in the workspace, so that nothing is read that was not written.
-  const bench::Tensor<1> workspace("workspace", backend, Dtype::f32,
-                                   {static_cast<std::int64_t>((call->workspace_bytes() + 3) / 4)});
-  workspace.poison();
-  call->launch({workspace.ref().data, workspace.bytes()});
+  const bench::Buffer workspace = poisoned_workspace(backend, call->workspace_bytes());
+  call->launch(workspace.workspace());
   call->fence();
   HostValues made = outputs.download();
   EXPECT_TRUE(outputs.gaps_are_nan()) << variant << " wrote between rows";
@@ -240,21 +237,14 @@ TYPED_TEST_P(OperatorSuite, GradientsOfTheReferenceAreThoseOfFiniteDifferences) 
     auto problem =
         testing::make_problem<Op, testing::Backward<Op>>(TypeParam::shapes().front(), Dtype::bf16);
     problem.dtype = Dtype::f32;
-    constexpr float step = 0x1p-10F;
     for (const testing::ExpectedPart& part : Op::expected(problem)) {
       const auto input = problem.values.find(part.output.substr(1));  // d…
       ASSERT_NE(input, problem.values.end()) << part.output;
       ASSERT_EQ(part.values.size(), input->second.size()) << part.output << ": not every element";
       for (const testing::ExpectedValue& value : part.values) {
         float& at = input->second[static_cast<std::size_t>(value.index)];
-        const float before = at;
-        at = before + step;
-        ASSERT_EQ(at - before, step);
-        const double above = objective<Op>(problem);
-        at = before - step;
-        const double below = objective<Op>(problem);
-        at = before;
-        EXPECT_NEAR((above - below) / (2.0 * step), value.exact, TypeParam::gradient_tolerance)
+        const double slope = test::slope(at, 0x1p-10F, [&] { return objective<Op>(problem); });
+        EXPECT_NEAR(slope, value.exact, TypeParam::gradient_tolerance)
             << part.output << "(" << value.index << ")";
       }
     }

@@ -223,8 +223,8 @@ TEST(AttentionDecodeGraph, OneCapturedLaunchFitsAllLengths) {
   const DeviceOutput output(*data, Backend::cuda);
   const PagedArgs args = pages.args(forward_args(problem.args(), output));
   const Config config{"decode", {64, 128}};
-  const bench::Buffer workspace("workspace", Backend::cuda, workspace_bytes(exec, args, config));
-  workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
+  const bench::Buffer workspace =
+      testing::poisoned_workspace(Backend::cuda, workspace_bytes(exec, args, config));
   const auto graph = CudaGraph::capture(exec.cuda_stream(), [&] {
     EXPECT_TRUE(decode(exec, args, config, workspace.workspace()).is_ok());
   });

@@ -22,17 +22,13 @@ using impl::DecodeMma;
 using impl::DecodeShape;
 using impl::PieceBytes;
 
-/// Workspaces begin with any contents; epochs differ from launch to launch.
-std::vector<std::byte> workspace_of(std::size_t bytes) {
-  return std::vector<std::byte>(bytes, std::byte{0xFF});
-}
-
 /// The kernel for the least padded head_dim, on a grid of at most `blocks`.
 template <class T, bool Paged, class Shape, class Args>
 void run_kernel(const Args& args, int unit_keys, std::int64_t blocks, std::uint64_t epoch) {
   const DecodeGrid grid(args, unit_keys, blocks);
   const auto launch = [&]<int HeadDim>() {
-    std::vector<std::byte> memory = workspace_of(PieceBytes(grid, HeadDim).all() + 128);
+    // A workspace begins with any contents; epochs differ from launch to launch.
+    std::vector<std::byte> memory(PieceBytes(grid, HeadDim).all() + 128, std::byte{0xFF});
     void* first = memory.data();
     std::size_t space = memory.size();
     std::align(128, space - 128, first, space);

@@ -13,6 +13,7 @@
 #include "ops/attention/backward.hpp"
 #include "tests/ops/attention_case.hpp"
 #include "tests/ops/attention_problems.hpp"
+#include "tests/slope.hpp"
 
 // The gradient of the mask on hosts, of every variant: against float64, against finite differences, and
 // the same bits on any number of threads.
@@ -209,14 +210,7 @@ TEST(AttentionMaskReference, AgreesWithFiniteDifferences) {
           EXPECT_EQ(exact[j], 0.0);
           continue;
         }
-        constexpr float step = 0x1p-10F;
-        const float before = value;
-        value = before + step;
-        const double up = value, above = objective();
-        value = before - step;
-        const double down = value, below = objective();
-        value = before;
-        EXPECT_NEAR((above - below) / (up - down), exact[j], 1e-5)
+        EXPECT_NEAR(test::slope(value, 0x1p-10F, objective), exact[j], 1e-5)
             << kind << ": " << row << ", " << j;
       }
     }

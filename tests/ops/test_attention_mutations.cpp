@@ -203,9 +203,8 @@ std::string run_decode_kernel(const ProblemData& data, std::int64_t blocks, Muta
                               std::uint32_t seed) {
   return run_forward_kernel(data, [&](const ForwardArgs& args) {
     const impl::DecodeGrid grid(args, 64, blocks);
-    const bench::Buffer workspace("workspace", Backend::serial,
-                                  impl::PieceBytes(grid, HeadDim).all());
-    workspace.upload(std::vector<std::byte>(workspace.size(), std::byte{0xFF}));
+    const bench::Buffer workspace =
+        testing::poisoned_workspace(Backend::serial, impl::PieceBytes(grid, HeadDim).all());
     using Kernel = impl::DecodeMma<bf16, HeadDim, false, impl::DecodeShape<16, 2, 2, 1>>;
     return emulate(Kernel(args, {}, grid, std::uint64_t{1} << 40, workspace.workspace()), mutation,
                    seed);

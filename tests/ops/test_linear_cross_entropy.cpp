@@ -10,6 +10,7 @@
 #include "ops/linear_cross_entropy/linear_cross_entropy.hpp"
 #include "ops/linear_cross_entropy/linear_cross_entropy_ref.hpp"
 #include "tests/ops/suite.hpp"
+#include "tests/slope.hpp"
 
 namespace katt::linear_cross_entropy {
 namespace {
@@ -52,14 +53,7 @@ TEST(LinearCrossEntropyReference, GradientsMatchFiniteDifferences) {
   std::vector<double> lse;
   for (std::int64_t t = 0; t < p.tokens; ++t) lse.push_back(reference_lse(p, t));
   const auto derivative = [&](float& value) {
-    constexpr float step = 0x1p-10F;
-    const float before = value;
-    value = before + step;
-    const double above = reference_loss(p);
-    value = before - step;
-    const double below = reference_loss(p);
-    value = before;
-    return (above - below) / (2 * step);
+    return test::slope(value, 0x1p-10F, [&] { return reference_loss(p); });
   };
   for (std::int64_t t = 0; t < p.tokens; ++t) {
     const auto gradient = reference_dhidden(p, t);

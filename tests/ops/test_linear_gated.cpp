@@ -78,11 +78,9 @@ class Product {
                         .alpha = problem_.alpha,
                         .gate = gate};
     const GemmEngine<Host>* engine = &fastest_engine<Host>(args, unit);
-    const bench::Tensor<1> workspace(
-        "workspace", Backend::openmp, Dtype::f32,
-        {static_cast<std::int64_t>((gemm_workspace_bytes(exec, args, engine) + 3) / 4)});
-    workspace.poison();
-    gemm(exec, args, {workspace.ref().data, workspace.bytes()}, "katt::linear::gemm", engine);
+    const bench::Buffer workspace =
+        testing::poisoned_workspace(Backend::openmp, gemm_workspace_bytes(exec, args, engine));
+    gemm(exec, args, workspace.workspace(), "katt::linear::gemm", engine);
     exec.fence();
   }
 

@@ -81,11 +81,9 @@ std::vector<float> product(const Host& exec, const Scaled& p, const GemmEngine<H
   if (p.gated) args.gate = gate.ref();
   ElementScales& scales = p.of_a ? args.a_scales : args.b_scales;
   if (with_scales) scales = {row_scales.ref(), column_scales.ref()};
-  const bench::Tensor<1> workspace(
-      "workspace", backend, Dtype::f32,
-      {static_cast<std::int64_t>((gemm_workspace_bytes(exec, args, &engine) + 3) / 4)});
-  workspace.poison();
-  gemm(exec, args, {workspace.ref().data, workspace.bytes()}, "katt::linear::gemm", &engine);
+  const bench::Buffer workspace =
+      testing::poisoned_workspace(backend, gemm_workspace_bytes(exec, args, &engine));
+  gemm(exec, args, workspace.workspace(), "katt::linear::gemm", &engine);
   EXPECT_TRUE(c.gaps_untouched()) << p.name();
   return c.values();
 }

@@ -10,6 +10,7 @@
 #include "ops/rope/bench/description.hpp"
 #include "tests/message_of.hpp"
 #include "tests/ops/suite.hpp"
+#include "tests/slope.hpp"
 
 namespace katt::rope {
 namespace {
@@ -65,13 +66,7 @@ TEST(Rope, TheGradientOfTheReferenceIsThatOfFiniteDifferences) {
     const testing::Expected gradient = Description::expected(backward);
     for (const auto& value : gradient.front().values) {
       float& x = forward.values["x"][static_cast<std::size_t>(value.index)];
-      const float before = x;
-      x = before + 0x1p-8F;
-      const double above = loss();
-      x = before - 0x1p-8F;
-      const double below = loss();
-      x = before;
-      EXPECT_NEAR((above - below) / 0x1p-7, value.exact, 1e-11) << value.index;
+      EXPECT_NEAR(test::slope(x, 0x1p-8F, loss), value.exact, 1e-11) << value.index;
     }
   }
 }

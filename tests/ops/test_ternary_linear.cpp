@@ -15,6 +15,7 @@
 #include "ops/ternary_linear/ternary_linear_kernels.hpp"
 #include "ops/ternary_linear/ternary_linear_ref.hpp"
 #include "tests/ops/suite.hpp"
+#include "tests/slope.hpp"
 
 namespace katt::ternary_linear {
 namespace {
@@ -200,16 +201,7 @@ TEST(TernaryReference, GradientsMatchFiniteDifferencesOfTheLinearPart) {
     }
     return sum;
   };
-  const auto derivative = [&](double& value) {
-    constexpr double step = 1e-4;
-    const double before = value;
-    value = before + step;
-    const double above = objective();
-    value = before - step;
-    const double below = objective();
-    value = before;
-    return (above - below) / (2 * step);
-  };
+  const auto derivative = [&](double& value) { return test::slope(value, 1e-4, objective); };
   for (std::int64_t t = 0; t < 3; ++t) {
     for (std::int64_t i = 0; i < 5; ++i) {
       EXPECT_NEAR(reference.dx(t, i), derivative(x[static_cast<std::size_t>(t * 5 + i)]), 1e-9);
