@@ -135,10 +135,8 @@ LINES = (
     Line("rmsnorm backward", "gbytes_s", {"op": "rmsnorm", "dtype": "bf16", "pass": "backward", "residual": 0},
          "cuDNN 3800 of 4800 (H200)"),
 )  # fmt: skip
-SOURCES = (
-    "[1] github.com/Dao-AILab/flash-attention, pull request 1893; [2] github.com/meta-pytorch/tritonbench, pull",
-    "request 1254; [3] FlashAttention-3, arXiv:2407.08608, figures 5 and 6, f16, 16k; [4] FlashInfer, FlashMLA",
-)
+SOURCES = ("[1] github.com/Dao-AILab/flash-attention, pull request 1893; [2] github.com/meta-pytorch/tritonbench, pull",
+           "request 1254; [3] FlashAttention-3, arXiv:2407.08608, figures 5 and 6, f16, 16k; [4] FlashInfer, FlashMLA")
 
 
 def best(rows, line, of):

@@ -23,14 +23,10 @@ MODEL = {
     "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
     "head_dim": 64, "vocab_size": 256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
     "tie_word_embeddings": False}  # fmt: skip
-METRICS = (
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "launch__registers_per_thread",
-    "gpu__time_duration.sum",
-)
+METRICS = ("sm__warps_active.avg.pct_of_peak_sustained_active",
+           "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+           "sm__throughput.avg.pct_of_peak_sustained_elapsed", "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+           "launch__registers_per_thread", "gpu__time_duration.sum")
 # A device in software (--small): axes end here, and have two values at most; these tests alone, since
 # scripts/test_device has run them all.
 SMALL_AXES = {"seq": 64, "seq_q": 64, "seq_kv": 96, "kv_len_min": 40, "heads": 2, "kv_heads": 1, "head_dim": 128,

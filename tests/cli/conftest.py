@@ -71,25 +71,14 @@ class Program:
         return words + (["--no-ceilings"] if words[1:2] == ["sweep"] and not ceilings else [])
 
     def __call__(self, *arguments, env=None, timeout=120, ceilings=False):
-        done = subprocess.run(
-            self.command(arguments, ceilings),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=timeout if BACKEND == "openmp" else 600,
-            env={**os.environ, **(env or {})},
-        )
+        done = subprocess.run(self.command(arguments, ceilings), cwd=self.folder, capture_output=True, text=True,
+                              timeout=timeout if BACKEND == "openmp" else 600, env={**os.environ, **(env or {})})
         done.stderr = own_words(done.stderr)
         return done
 
     def start(self, *arguments):
-        return subprocess.Popen(
-            self.command(arguments, ceilings=False),
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return subprocess.Popen(self.command(arguments, ceilings=False), cwd=self.folder, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
 
     def refuses(self, *arguments):
         """The one line of stderr with which the program refuses; checks status 2 and no new or changed file."""

@@ -10,79 +10,73 @@ from conftest import ROOT, skipped_where_missing
 SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ((), ["command is missing"]),
-        (("swep",), ["swep", "sweep"]),
-        (("sweep",), ["operator"]),
-        (("sweep", "atention", "-o", "x.h5"), ["atention", "attention"]),
-        (("sweep", "none.toml", "-o", "x.h5"), ["none.toml", "no such file"]),
-        (("sweep", "attention"), ["-o"]),
-        ((*SWEEP, "--tile-q", "0"), ["--tile-q 0", "from 1"]),
-        ((*SWEEP, "--tile-q", "nan"), ["--tile-q nan", "integer"]),
-        ((*SWEEP, "--tile_kv", "32,nan"), ["--tile-kv 32,nan", "integer"]),
-        ((*SWEEP, "--tile-q", ""), ["--tile-q"]),
-        ((*SWEEP, "--tile", "nanxnan"), ["--tile nanxnan", "tile"]),
-        ((*SWEEP, "--tile", "auto", "--tile-q", "32"), ["--tile-q 32", "--tile auto"]),
-        ((*SWEEP, "--head-dim", "300"), ["head-dim 300", "256"]),
-        ((*SWEEP, "--head-dim", "12"), ["head_dim 12", "multiple of 8"]),
-        ((*SWEEP, "--kv-heads", "3"), ["kv_heads 3", "heads 2"]),
-        ((*SWEEP, "--batch", "-1"), ["--batch -1"]),
-        ((*SWEEP, "--batch", "99999999999999999999"), ["--batch 99999999999999999999", "64 bits"]),
-        ((*SWEEP, "--batch", "512:1024:x1"), ["--batch", "never ends"]),
-        ((*SWEEP, "--batch", "1,,2"), ["--batch 1,,2", "empty"]),
-        ((*SWEEP, "--dtype", "f64"), ["--dtype f64", "bf16"]),
-        ((*SWEEP, "--variant", "turbo"), ["--variant turbo", "naive"]),
-        ((*SWEEP, "--backend", "abacus"), ["--backend abacus", "serial"]),
-        ((*SWEEP, "--device", "0", "--backend", "openmp"), ["--device 0", "openmp has no devices", "--backend cuda"]),
-        (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--device", "1"), ["--device 1", "no devices"]),
-        (("info", "--device", "1"), ["--device 1"]),
-        ((*SWEEP, "--threads", "0"), ["--threads 0"]),
-        ((*SWEEP, "--threads", "513"), ["--threads 513", "512"]),
-        ((*SWEEP, "--pass", "sideways"), ["--pass sideways", "forward"]),
-        ((*SWEEP, "--rounds", "0"), ["--rounds 0"]),
-        ((*SWEEP, "--budget-s", "nan"), ["--budget-s nan"]),
-        ((*SWEEP, "--sqe", "64"), ["--sqe", "did you mean"]),
-        ((*SWEEP, "--seq-kv"), ["--seq-kv", "value is missing"]),
-        ((*SWEEP, "--heads", "4"), ["--heads", "more than once"]),
-        (("run", "attention", "--in", "none.h5", "--out"), ["--out", "value is missing"]),
-        ((*SWEEP, "extra"), ["extra"]),
-        ((*SWEEP, "--resume", "--overwrite"), ["--resume", "--overwrite"]),
-        (("sweep", "attention", "-o", "/proc/none/out.h5", "--seq", "64"), ["/proc/none"]),
-        # 2^31 queries of 2^10 heads: far more than any machine has.
-        (("sweep", "attention", "-o", "out.h5", "--seq", "2147483648", "--heads", "1024"), ["memory"]),
-        (("run", "attention", "--in", "none.h5", "--out", "out.h5"), ["none.h5"]),
-        (("run", "attention", "--out", "out.h5"), ["--in"]),
-        (("run", "attention", "--in", "none.h5"), ["--out"]),
-        (("run", "atention", "--in", "none.h5", "--out", "out.h5"), ["atention"]),
-        (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--tile-q", "0"), ["--tile-q 0"]),
-        (("info", "--jsn"), ["--jsn", "--json"]),
-        (("info", "--measure", "--threads", "0"), ["--threads 0"]),
-        (("info", "--measure", "--threads", "600"), ["--threads 600", "512"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    ((), ["command is missing"]),
+    (("swep",), ["swep", "sweep"]),
+    (("sweep",), ["operator"]),
+    (("sweep", "atention", "-o", "x.h5"), ["atention", "attention"]),
+    (("sweep", "none.toml", "-o", "x.h5"), ["none.toml", "no such file"]),
+    (("sweep", "attention"), ["-o"]),
+    ((*SWEEP, "--tile-q", "0"), ["--tile-q 0", "from 1"]),
+    ((*SWEEP, "--tile-q", "nan"), ["--tile-q nan", "integer"]),
+    ((*SWEEP, "--tile_kv", "32,nan"), ["--tile-kv 32,nan", "integer"]),
+    ((*SWEEP, "--tile-q", ""), ["--tile-q"]),
+    ((*SWEEP, "--tile", "nanxnan"), ["--tile nanxnan", "tile"]),
+    ((*SWEEP, "--tile", "auto", "--tile-q", "32"), ["--tile-q 32", "--tile auto"]),
+    ((*SWEEP, "--head-dim", "300"), ["head-dim 300", "256"]),
+    ((*SWEEP, "--head-dim", "12"), ["head_dim 12", "multiple of 8"]),
+    ((*SWEEP, "--kv-heads", "3"), ["kv_heads 3", "heads 2"]),
+    ((*SWEEP, "--batch", "-1"), ["--batch -1"]),
+    ((*SWEEP, "--batch", "99999999999999999999"), ["--batch 99999999999999999999", "64 bits"]),
+    ((*SWEEP, "--batch", "512:1024:x1"), ["--batch", "never ends"]),
+    ((*SWEEP, "--batch", "1,,2"), ["--batch 1,,2", "empty"]),
+    ((*SWEEP, "--dtype", "f64"), ["--dtype f64", "bf16"]),
+    ((*SWEEP, "--variant", "turbo"), ["--variant turbo", "naive"]),
+    ((*SWEEP, "--backend", "abacus"), ["--backend abacus", "serial"]),
+    ((*SWEEP, "--device", "0", "--backend", "openmp"), ["--device 0", "openmp has no devices", "--backend cuda"]),
+    (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--device", "1"), ["--device 1", "no devices"]),
+    (("info", "--device", "1"), ["--device 1"]),
+    ((*SWEEP, "--threads", "0"), ["--threads 0"]),
+    ((*SWEEP, "--threads", "513"), ["--threads 513", "512"]),
+    ((*SWEEP, "--pass", "sideways"), ["--pass sideways", "forward"]),
+    ((*SWEEP, "--rounds", "0"), ["--rounds 0"]),
+    ((*SWEEP, "--budget-s", "nan"), ["--budget-s nan"]),
+    ((*SWEEP, "--sqe", "64"), ["--sqe", "did you mean"]),
+    ((*SWEEP, "--seq-kv"), ["--seq-kv", "value is missing"]),
+    ((*SWEEP, "--heads", "4"), ["--heads", "more than once"]),
+    (("run", "attention", "--in", "none.h5", "--out"), ["--out", "value is missing"]),
+    ((*SWEEP, "extra"), ["extra"]),
+    ((*SWEEP, "--resume", "--overwrite"), ["--resume", "--overwrite"]),
+    (("sweep", "attention", "-o", "/proc/none/out.h5", "--seq", "64"), ["/proc/none"]),
+    # 2^31 queries of 2^10 heads: far more than any machine has.
+    (("sweep", "attention", "-o", "out.h5", "--seq", "2147483648", "--heads", "1024"), ["memory"]),
+    (("run", "attention", "--in", "none.h5", "--out", "out.h5"), ["none.h5"]),
+    (("run", "attention", "--out", "out.h5"), ["--in"]),
+    (("run", "attention", "--in", "none.h5"), ["--out"]),
+    (("run", "atention", "--in", "none.h5", "--out", "out.h5"), ["atention"]),
+    (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--tile-q", "0"), ["--tile-q 0"]),
+    (("info", "--jsn"), ["--jsn", "--json"]),
+    (("info", "--measure", "--threads", "0"), ["--threads 0"]),
+    (("info", "--measure", "--threads", "600"), ["--threads 600", "512"]),
+])
 def test_arguments(katt, arguments, expected):
     line = katt.refuses(*arguments)
     for text in expected:
         assert text in line
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('op = "attention"\nsqe = 64\n', ["sweep.toml:2", "sqe", "seq"]),
-        ('[[sweep]]\nop = "attention"\nhead_dims = 64\n', ["sweep.toml:3", "head_dims", "head_dim"]),
-        ('op = "attention"\ntile_q = 0\n', ["sweep.toml:2", "tile_q 0"]),
-        ('op = "attention"\ntile_q = [32, nan]\n', ["sweep.toml:2", "tile_q", "nan"]),
-        ('op = "attention"\nhead_dim = 300\n', ["sweep.toml:2", "300", "256"]),
-        ('op = "attention"\nheads = 8\nkv_heads = 3\n', ["sweep.toml", "kv_heads 3", "heads 8"]),
-        ('op = "atention"\n', ["sweep.toml:1", "atention", "attention"]),
-        ("seq = 64\n", ["sweep.toml", "op"]),
-        ('op = "attention"\nseq = [64\n', ["sweep.toml", "TOML"]),
-        ('op = "attention"\nseq = "64:32:x2"\n', ["sweep.toml:2", "64:32:x2"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ('op = "attention"\nsqe = 64\n', ["sweep.toml:2", "sqe", "seq"]),
+    ('[[sweep]]\nop = "attention"\nhead_dims = 64\n', ["sweep.toml:3", "head_dims", "head_dim"]),
+    ('op = "attention"\ntile_q = 0\n', ["sweep.toml:2", "tile_q 0"]),
+    ('op = "attention"\ntile_q = [32, nan]\n', ["sweep.toml:2", "tile_q", "nan"]),
+    ('op = "attention"\nhead_dim = 300\n', ["sweep.toml:2", "300", "256"]),
+    ('op = "attention"\nheads = 8\nkv_heads = 3\n', ["sweep.toml", "kv_heads 3", "heads 8"]),
+    ('op = "atention"\n', ["sweep.toml:1", "atention", "attention"]),
+    ("seq = 64\n", ["sweep.toml", "op"]),
+    ('op = "attention"\nseq = [64\n', ["sweep.toml", "TOML"]),
+    ('op = "attention"\nseq = "64:32:x2"\n', ["sweep.toml:2", "64:32:x2"]),
+])
 def test_sweep_files(katt, text, expected):
     (katt.folder / "sweep.toml").write_text(text)
     line = katt.refuses("sweep", "sweep.toml", "-o", "out.h5")
@@ -159,23 +153,20 @@ def test_an_output_that_is_no_regular_file_stays(katt):
     assert (katt.folder / "pipe").is_fifo() and (katt.folder / "a").is_symlink()
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"v": None}, ["case.h5", "v"]),
-        ({"q": np.ones((2, 4, 8), np.float32)}, ["case.h5", "q"]),
-        ({"k": np.ones((1, 2, 4, 16), np.float32)}, ["case.h5", "k"]),
-        ({"v": np.ones((1, 2, 5, 8), np.float32)}, ["case.h5", "v"]),
-        ({"k": np.ones((1, 3, 4, 8), np.float32), "v": np.ones((1, 3, 4, 8), np.float32)}, ["case.h5", "k"]),
-        ({name: np.ones((1, 2, 4, 12), np.float32) for name in "qkv"}, ["case.h5", "head_dim 12"]),
-        ({"kv_len": np.array([-1], np.int64)}, ["case.h5", "kv_len"]),
-        ({"kv_len": np.array([5], np.int64)}, ["case.h5", "kv_len", "holds 5"]),
-        ({"mask": np.ones((1, 1, 4, 3), np.float32)}, ["case.h5", "mask"]),
-        ({"scale": 1e300}, ["scale", "finite"]),
-        ({"dtype": "f64"}, ["case.h5", "dtype"]),
-        ({"dtype": None}, ["case.h5", "dtype"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"v": None}, ["case.h5", "v"]),
+    ({"q": np.ones((2, 4, 8), np.float32)}, ["case.h5", "q"]),
+    ({"k": np.ones((1, 2, 4, 16), np.float32)}, ["case.h5", "k"]),
+    ({"v": np.ones((1, 2, 5, 8), np.float32)}, ["case.h5", "v"]),
+    ({"k": np.ones((1, 3, 4, 8), np.float32), "v": np.ones((1, 3, 4, 8), np.float32)}, ["case.h5", "k"]),
+    ({name: np.ones((1, 2, 4, 12), np.float32) for name in "qkv"}, ["case.h5", "head_dim 12"]),
+    ({"kv_len": np.array([-1], np.int64)}, ["case.h5", "kv_len"]),
+    ({"kv_len": np.array([5], np.int64)}, ["case.h5", "kv_len", "holds 5"]),
+    ({"mask": np.ones((1, 1, 4, 3), np.float32)}, ["case.h5", "mask"]),
+    ({"scale": 1e300}, ["scale", "finite"]),
+    ({"dtype": "f64"}, ["case.h5", "dtype"]),
+    ({"dtype": None}, ["case.h5", "dtype"]),
+])
 def test_cases(katt, changes, expected):
     write_case(katt.folder / "case.h5", **changes)
     line = katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")

@@ -161,17 +161,14 @@ def test_a_file_of_python(katt, tmp_path, cage):
     assert about.startswith(f"SwiGLU of NumPy.; numpy {np.__version__}, Python ")
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ("return tensors['gate']", "out(0, 0) is "),
-        ("return tensors['gate'][:-1]", "out: holds shape (4, 7), expected (5, 7)"),
-        ("return tensors['gate'], tensors['up']", "it returned 2 arrays, expected 1: out"),
-        ("return tensors['gate'].astype(complex)", "TypeError: "),
-        ("tensors['gate'][:] = 0", "ValueError: assignment destination is read-only"),
-        ("raise RuntimeError('first\\nsecond')", "RuntimeError: first"),
-    ],
-)
+@pytest.mark.parametrize(("body", "reason"), [
+    ("return tensors['gate']", "out(0, 0) is "),
+    ("return tensors['gate'][:-1]", "out: holds shape (4, 7), expected (5, 7)"),
+    ("return tensors['gate'], tensors['up']", "it returned 2 arrays, expected 1: out"),
+    ("return tensors['gate'].astype(complex)", "TypeError: "),
+    ("tensors['gate'][:] = 0", "ValueError: assignment destination is read-only"),
+    ("raise RuntimeError('first\\nsecond')", "RuntimeError: first"),
+])
 def test_a_file_of_python_that_is_wrong(katt, tmp_path, body, reason):
     (tmp_path / "own.py").write_text(f"def forward(case, tensors):\n    {body}\n")
     done = katt("sweep", "swiglu", *SWIGLU, "--candidate", tmp_path / "own.py", "-o", "out.h5")

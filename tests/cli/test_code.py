@@ -92,10 +92,8 @@ EDITS = {
         {"op": "attention", "pass": "backward", "variant": "flash_avx512_bf16"},
         {"op": "llama_block"},
     ),
-    "src/ops/attention/decode/kernel.hpp": (
-        {"op": "attention", "pass": "forward", "variant": "decode"},
-        {"op": "llama_block"},
-    ),
+    "src/ops/attention/decode/kernel.hpp": ({"op": "attention", "pass": "forward", "variant": "decode"},
+                                            {"op": "llama_block"}),
     "src/ops/attention/naive/backward.cpp": ({"op": "attention", "pass": "backward"}, {"op": "llama_block"}),
     "src/ops/linear/gemm/packed.cpp": ({"op": "attention"}, {"op": "rmsnorm_linear"}, {"op": "llama_block"}),
     "src/nn/model/block.cpp": ({"op": "llama_block"},),

@@ -22,10 +22,8 @@ import pytest
 from conftest import BACKEND, CASES, ROOT, TINY
 
 LIBRARY = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "libkatt_faults.so"
-pytestmark = [
-    pytest.mark.skipif(BACKEND != "openmp", reason="files are written by the host"),
-    pytest.mark.skipif(not LIBRARY.is_file(), reason="KATT_BUILD_DIR does not hold tests/libkatt_faults.so"),
-]
+pytestmark = [pytest.mark.skipif(BACKEND != "openmp", reason="files are written by the host"),
+              pytest.mark.skipif(not LIBRARY.is_file(), reason="KATT_BUILD_DIR does not hold tests/libkatt_faults.so")]
 
 # The fault, and a flag: it happens again at all later calls.
 FAULTS = [("ENOSPC", False), ("ENOSPC", True), ("EDQUOT", False), ("EIO", False), ("short", False), ("kill", False),

@@ -52,15 +52,8 @@ def test_one_screen(katt):
 def test_one_operator(katt):
     done = katt("info", "attention")
     assert done.returncode == 0
-    for words in (
-        "--seq, --seq-q",
-        "f32, f16, bf16",
-        "forward on openmp",
-        "q (B, Hq, Sq, D)",
-        "mask ",
-        " optional",
-        "dk ",
-    ):
+    for words in ("--seq, --seq-q", "f32, f16, bf16", "forward on openmp", "q (B, Hq, Sq, D)", "mask ", " optional",
+                  "dk "):
         assert words in done.stdout
     for variant in ("flash_amx", "flash_avx512_bf16"):
         operators = json.loads(katt("info", "--json").stdout)["operators"]

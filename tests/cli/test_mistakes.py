@@ -120,28 +120,21 @@ def test_there_are_many():
     assert len(MISTAKES) >= 62
 
 
-@pytest.mark.parametrize(
-    ("arguments", "meant"), MISTAKES, ids=lambda value: " ".join(value) if isinstance(value, tuple) else None
-)
+@pytest.mark.parametrize(("arguments", "meant"), MISTAKES,
+                         ids=lambda value: " ".join(value) if isinstance(value, tuple) else None)
 def test_what_was_meant_is_named(katt, arguments, meant):
     assert meant in katt.refuses(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ('[[sweeps]]\nop = "attention"\n', "sweep.toml:1: the table [[sweeps]] is unknown; did you mean [[sweep]]?"),
-        ("[axis]\nseq = 64\n", "did you mean [axes]?"),
-        ('operator = "attention"\nseq = 64\n', "did you mean op?"),
-        (
-            'op = "attention"\nsequence_length = 64\n',
-            'sweep.toml:2: key "sequence_length" is unknown; did you mean seq?',
-        ),
-        ('op = "rmsnorm"\nseq = 64\n', "did you mean tokens?"),
-        ('op = "mlp"\n', "did you mean swiglu_mlp?"),
-        ('op = "attention"\npeer = "pytorch"\n', "sweep.toml:2: peer pytorch: unknown; did you mean torch_flash?"),
-    ],
-)
+@pytest.mark.parametrize(("text", "meant"), [
+    ('[[sweeps]]\nop = "attention"\n', "sweep.toml:1: the table [[sweeps]] is unknown; did you mean [[sweep]]?"),
+    ("[axis]\nseq = 64\n", "did you mean [axes]?"),
+    ('operator = "attention"\nseq = 64\n', "did you mean op?"),
+    ('op = "attention"\nsequence_length = 64\n', 'sweep.toml:2: key "sequence_length" is unknown; did you mean seq?'),
+    ('op = "rmsnorm"\nseq = 64\n', "did you mean tokens?"),
+    ('op = "mlp"\n', "did you mean swiglu_mlp?"),
+    ('op = "attention"\npeer = "pytorch"\n', "sweep.toml:2: peer pytorch: unknown; did you mean torch_flash?"),
+])
 def test_sweep_files(katt, text, meant):
     (katt.folder / "sweep.toml").write_text(text)
     assert meant in katt.refuses("sweep", "sweep.toml", "-o", "out.h5")
@@ -158,17 +151,8 @@ def test_other_names_for_values(katt):
 
 
 def test_a_dry_run_says_what_would_be_done(katt):
-    arguments = (
-        "sweep",
-        "attention",
-        "--seq",
-        "64,256k",
-        "--heads",
-        "2",
-        "--variant",
-        "naive,flash,flash_amx",
-        "--dry-run",
-    )
+    arguments = ("sweep", "attention", "--seq", "64,256k", "--heads", "2", "--variant", "naive,flash,flash_amx",
+                 "--dry-run")
     done = katt(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(katt.folder.iterdir()) == []
@@ -248,30 +232,26 @@ def test_a_log_says_what_takes_long(katt):
 CONTROL = "\x1b]0;owned\x07\x9b31m\r"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (CONTROL,),
-        ("sweep", CONTROL, "-o", "out.h5"),
-        ("sweep", f"{CONTROL}.toml", "-o", "out.h5"),
-        ("sweep", "attention", "--variant", CONTROL, "-o", "out.h5"),
-        ("sweep", "attention", "--peer", CONTROL, "-o", "out.h5"),
-        ("sweep", "attention", f"--{CONTROL}", "1", "-o", "out.h5"),
-        ("sweep", "attention", "--seq", f"64,{CONTROL}", "-o", "out.h5"),
-        ("sweep", "attention", "--dtype", CONTROL, "-o", "out.h5"),
-        ("sweep", "attention", "--shard", CONTROL, "-o", "out.h5"),
-        ("sweep", "attention", "--seq", "64", "-o", f"/proc/none/{CONTROL}/out.h5"),
-        ("run", "attention", "--in", CONTROL, "--out", "out.h5"),
-        ("run", CONTROL, "--in", "in.h5", "--out", "out.h5"),
-        ("merge", CONTROL, "-o", "out.h5"),
-        ("info", CONTROL),
-        ("generate", "--model", CONTROL, "--tokens", "1"),
-        ("generate", "--model", "none", "--tokens", CONTROL),
-        ("train", "--model", CONTROL, "--text", CONTROL, "--steps", "1"),
-        ("memory", "--model", CONTROL),
-    ],
-    ids=lambda value: value[0].strip(CONTROL) or "command",
-)
+@pytest.mark.parametrize("arguments", [
+    (CONTROL,),
+    ("sweep", CONTROL, "-o", "out.h5"),
+    ("sweep", f"{CONTROL}.toml", "-o", "out.h5"),
+    ("sweep", "attention", "--variant", CONTROL, "-o", "out.h5"),
+    ("sweep", "attention", "--peer", CONTROL, "-o", "out.h5"),
+    ("sweep", "attention", f"--{CONTROL}", "1", "-o", "out.h5"),
+    ("sweep", "attention", "--seq", f"64,{CONTROL}", "-o", "out.h5"),
+    ("sweep", "attention", "--dtype", CONTROL, "-o", "out.h5"),
+    ("sweep", "attention", "--shard", CONTROL, "-o", "out.h5"),
+    ("sweep", "attention", "--seq", "64", "-o", f"/proc/none/{CONTROL}/out.h5"),
+    ("run", "attention", "--in", CONTROL, "--out", "out.h5"),
+    ("run", CONTROL, "--in", "in.h5", "--out", "out.h5"),
+    ("merge", CONTROL, "-o", "out.h5"),
+    ("info", CONTROL),
+    ("generate", "--model", CONTROL, "--tokens", "1"),
+    ("generate", "--model", "none", "--tokens", CONTROL),
+    ("train", "--model", CONTROL, "--text", CONTROL, "--steps", "1"),
+    ("memory", "--model", CONTROL),
+], ids=lambda value: value[0].strip(CONTROL) or "command")
 def test_no_name_speaks_to_the_terminal(katt, arguments):
     line = katt.refuses(*arguments)
     assert not re.search("[\x00-\x1f\x7f-\x9f]", line), repr(line)

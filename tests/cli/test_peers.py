@@ -61,23 +61,20 @@ def test_a_peer_is_a_row_of_the_case(katt):
     assert gone(katt, "right")
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("wrong", "out(0, 1) is"),
-        ("lazy", "nan, expected"),
-        ("dies", "the peer died: last words"),
-        ("hangs", "the peer gave no answer within 1 s"),
-        ("babbles", 'the peer answered "what?", expected a JSON object'),
-        ("timeless", "expected the seconds of a run"),
-        ("breaks", "it broke"),
-        ("half", "expected host_bytes and device_bytes"),
-        ("negative", "expected host_bytes and device_bytes"),
-        ("boasts", "its clock says"),
-        ("whines", "its clock says"),
-        ("keeps", "out("),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason"), [
+    ("wrong", "out(0, 1) is"),
+    ("lazy", "nan, expected"),
+    ("dies", "the peer died: last words"),
+    ("hangs", "the peer gave no answer within 1 s"),
+    ("babbles", 'the peer answered "what?", expected a JSON object'),
+    ("timeless", "expected the seconds of a run"),
+    ("breaks", "it broke"),
+    ("half", "expected host_bytes and device_bytes"),
+    ("negative", "expected host_bytes and device_bytes"),
+    ("boasts", "its clock says"),
+    ("whines", "its clock says"),
+    ("keeps", "out("),
+])
 def test_a_peer_that_misbehaves_fails_alone(katt, name, reason):
     done, rows = sweep(katt, f"{name},right", tokens="3,4")
     assert done.returncode == 1

@@ -64,14 +64,11 @@ def test_one_that_keeps_its_answer_is_rejected(katt, kernels):
     assert all(point["status"] == "failed" and point["time_s"]["median"] is None for point in verdict["points"])
 
 
-@pytest.mark.parametrize(
-    ("limits", "status", "reasons"),
-    [
-        ({"ratio": 1e6, "memory_bytes": 10, "max_abs_err": 1e-12}, "rejected",
-         ["expected at least 1e+06", "expected at most 10 B", "max_abs_err"]),
-        ({"ratio": 1e-9, "memory_bytes": 1e12, "max_abs_err": 1}, "accepted", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("limits", "status", "reasons"), [
+    ({"ratio": 1e6, "memory_bytes": 10, "max_abs_err": 1e-12}, "rejected",
+     ["expected at least 1e+06", "expected at most 10 B", "max_abs_err"]),
+    ({"ratio": 1e-9, "memory_bytes": 1e12, "max_abs_err": 1}, "accepted", []),
+])
 def test_limits(katt, kernels, limits, status, reasons):
     _, verdict = judge(katt, kernels, limits=limits)
     assert verdict["status"] == status, verdict["reasons"]
@@ -97,27 +94,24 @@ def test_without_an_output_the_verdict_is_printed(katt, kernels):
     assert refused.returncode == 2 and "rows.h5: exists" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"candidate": "nowhere.so"}, "nowhere.so"),
-        ({"candidate": None}, "candidate: holds null, expected a string"),
-        ({"operator": "swigluu"}, "did you mean swiglu?"),
-        ({"axes": {"tokns": 3}}, "axes: tokns: is no axis of swiglu; did you mean tokens?"),
-        ({"axes": {"tokens": 0}}, "axes: tokens"),
-        ({"axes": {"tokens": {"a": 1}}}, "expected a number, a string, true, false, or a list of them"),
-        ({"axes": []}, "axes: expected an object"),
-        ({"limit": {}}, 'key "limit" is unknown; did you mean limits?'),
-        ({"limits": {"ratio": -1}}, "limits: ratio: holds -1, expected a number above 0"),
-        ({"limits": {"ratios": 1}}, "did you mean ratio?"),
-        ({"measuring": {"untrusted": False}}, "measuring: untrusted: is no setting"),
-        ({"measuring": {"rounds": "many"}}, "measuring: rounds"),
-        ({"untrusted": "no"}, 'untrusted: holds "no", expected true or false'),
-        ({"baseline": "fussed"}, "baseline fussed: is not measured; did you mean fused?"),
-        ({"name": "naive"}, "naive is a variant of swiglu"),
-        ({"peers": ["onednnn"]}, "did you mean onednn?"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"candidate": "nowhere.so"}, "nowhere.so"),
+    ({"candidate": None}, "candidate: holds null, expected a string"),
+    ({"operator": "swigluu"}, "did you mean swiglu?"),
+    ({"axes": {"tokns": 3}}, "axes: tokns: is no axis of swiglu; did you mean tokens?"),
+    ({"axes": {"tokens": 0}}, "axes: tokens"),
+    ({"axes": {"tokens": {"a": 1}}}, "expected a number, a string, true, false, or a list of them"),
+    ({"axes": []}, "axes: expected an object"),
+    ({"limit": {}}, 'key "limit" is unknown; did you mean limits?'),
+    ({"limits": {"ratio": -1}}, "limits: ratio: holds -1, expected a number above 0"),
+    ({"limits": {"ratios": 1}}, "did you mean ratio?"),
+    ({"measuring": {"untrusted": False}}, "measuring: untrusted: is no setting"),
+    ({"measuring": {"rounds": "many"}}, "measuring: rounds"),
+    ({"untrusted": "no"}, 'untrusted: holds "no", expected true or false'),
+    ({"baseline": "fussed"}, "baseline fussed: is not measured; did you mean fused?"),
+    ({"name": "naive"}, "naive is a variant of swiglu"),
+    ({"peers": ["onednnn"]}, "did you mean onednn?"),
+])
 def test_tasks_that_make_no_sense(katt, kernels, change, message):
     task = {"candidate": str(kernels / "swiglu.so"), "operator": "swiglu"} | change
     (katt.folder / "task.json").write_text(json.dumps(task))

@@ -261,22 +261,19 @@ def huge_samples(file):
     file.create_dataset(f"samples/run-0001/{point}", (1 << 45,), "f8", chunks=(1024,))
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        pytest.param(set_attribute("schema", np.int64(2)), "schema", id="schema"),
-        pytest.param(set_attribute("generator", "another"), "generator", id="generator"),
-        pytest.param(lambda file: file.__delitem__("points"), "points", id="no table"),
-        pytest.param(without("head_dim"), "head_dim", id="fewer columns"),
-        pytest.param(without("run"), "run", id="no runs"),
-        pytest.param(with_cell("run", b"run-0009"), "run-0009", id="unknown run"),
-        pytest.param(with_cell("point", b"../x"), "../x", id="path as a point"),
-        pytest.param(with_cell("point", b""), "point", id="empty point"),
-        pytest.param(external_samples, "samples", id="samples elsewhere"),
-        pytest.param(text_samples, "samples", id="samples of text"),
-        pytest.param(huge_samples, "samples", id="samples without end"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    pytest.param(set_attribute("schema", np.int64(2)), "schema", id="schema"),
+    pytest.param(set_attribute("generator", "another"), "generator", id="generator"),
+    pytest.param(lambda file: file.__delitem__("points"), "points", id="no table"),
+    pytest.param(without("head_dim"), "head_dim", id="fewer columns"),
+    pytest.param(without("run"), "run", id="no runs"),
+    pytest.param(with_cell("run", b"run-0009"), "run-0009", id="unknown run"),
+    pytest.param(with_cell("point", b"../x"), "../x", id="path as a point"),
+    pytest.param(with_cell("point", b""), "point", id="empty point"),
+    pytest.param(external_samples, "samples", id="samples elsewhere"),
+    pytest.param(text_samples, "samples", id="samples of text"),
+    pytest.param(huge_samples, "samples", id="samples without end"),
+])
 def test_merge_refuses_what_is_no_part(merging, change, says):
     name = changed(merging, change)
     line = merging.refuses("merge", ALL[0], name, "-o", "out.h5")

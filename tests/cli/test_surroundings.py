@@ -19,40 +19,34 @@ def refused(done, *words):
         assert word in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("KOKKOS_NUM_THREADS", "abc", "an integer from 1"),
-        ("KOKKOS_NUM_THREADS", "0", "an integer from 1"),
-        ("KOKKOS_NUM_THREADS", "99999999999999999999", "an integer from 1"),
-        ("KOKKOS_DEVICE_ID", "first", "an integer from 0"),
-        ("KOKKOS_DISABLE_WARNINGS", "maybe", "true or false"),
-        ("KOKKOS_PRINT_CONFIGURATION", "\x1b[2J", "true or false"),
-        ("KOKKOS_TUNE_INTERNALS", "2", "true or false"),
-        ("KOKKOS_MAP_DEVICE_ID_BY", "foo", "random or mpi_rank"),
-        ("OMP_NUM_THREADS", "100000", "an integer from 1 to 512"),
-        ("OMP_NUM_THREADS", "abc", "an integer from 1 to 512"),
-        ("OMP_NUM_THREADS", "0", "an integer from 1 to 512"),
-        ("OMP_NUM_THREADS", "2,,2", "an integer from 1 to 512"),
-        ("OMP_NUM_THREADS", "\x1b[2J\n", "an integer from 1 to 512"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("KOKKOS_NUM_THREADS", "abc", "an integer from 1"),
+    ("KOKKOS_NUM_THREADS", "0", "an integer from 1"),
+    ("KOKKOS_NUM_THREADS", "99999999999999999999", "an integer from 1"),
+    ("KOKKOS_DEVICE_ID", "first", "an integer from 0"),
+    ("KOKKOS_DISABLE_WARNINGS", "maybe", "true or false"),
+    ("KOKKOS_PRINT_CONFIGURATION", "\x1b[2J", "true or false"),
+    ("KOKKOS_TUNE_INTERNALS", "2", "true or false"),
+    ("KOKKOS_MAP_DEVICE_ID_BY", "foo", "random or mpi_rank"),
+    ("OMP_NUM_THREADS", "100000", "an integer from 1 to 512"),
+    ("OMP_NUM_THREADS", "abc", "an integer from 1 to 512"),
+    ("OMP_NUM_THREADS", "0", "an integer from 1 to 512"),
+    ("OMP_NUM_THREADS", "2,,2", "an integer from 1 to 512"),
+    ("OMP_NUM_THREADS", "\x1b[2J\n", "an integer from 1 to 512"),
+])
 def test_variables(katt, name, value, expected):
     done = katt("info", env={name: value})
     refused(done, name, expected)
     assert "\x1b" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"OMP_NUM_THREADS": "2"},
-        {"OMP_NUM_THREADS": " 2 , 1 "},
-        {"OMP_NUM_THREADS": ""},
-        {"KOKKOS_NUM_THREADS": "3"},
-        {"KOKKOS_DISABLE_WARNINGS": "Yes"},
-    ],
-)
+@pytest.mark.parametrize("environment", [
+    {"OMP_NUM_THREADS": "2"},
+    {"OMP_NUM_THREADS": " 2 , 1 "},
+    {"OMP_NUM_THREADS": ""},
+    {"KOKKOS_NUM_THREADS": "3"},
+    {"KOKKOS_DISABLE_WARNINGS": "Yes"},
+])
 def test_good_variables(katt, environment):
     done = katt("info", "--json", env=environment)
     assert done.returncode == 0, done.stderr

@@ -78,17 +78,14 @@ def test_a_refused_row_is_a_row(katt, ranks):
     assert frame.loc["48x48", "status"] == "skipped" and frame.loc["auto", "status"] == "ok"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((*SWEEP, "--dtype", "f99", "-o", "out.h5"), "f99"),
-        ((*SWEEP,), "-o is missing"),
-        ((*SWEEP, "--shard", "9/8", "-o", "out.h5"), "--shard"),
-        (("sweep", "none.toml", "-o", "out.h5"), "none.toml"),
-        ((*SWEEP, "-o", "there.h5"), "there.h5: exists"),  # only rank 0 looks
-        (("merge", "there.h5", "-o", "out.h5"), "ranks"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    ((*SWEEP, "--dtype", "f99", "-o", "out.h5"), "f99"),
+    ((*SWEEP,), "-o is missing"),
+    ((*SWEEP, "--shard", "9/8", "-o", "out.h5"), "--shard"),
+    (("sweep", "none.toml", "-o", "out.h5"), "none.toml"),
+    ((*SWEEP, "-o", "there.h5"), "there.h5: exists"),  # only rank 0 looks
+    (("merge", "there.h5", "-o", "out.h5"), "ranks"),
+])
 def test_bad_input_is_one_line_of_one_rank(katt, ranks, arguments, says):
     (katt.folder / "there.h5").write_text("kept")
     done = ranks(3, *arguments)

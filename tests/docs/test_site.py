@@ -35,19 +35,16 @@ requires is_element_v<T> && (sizeof(T) == 2) void f(T value);
     assert "Shape shape{};" in text and "requires" not in text and "void f(T value);" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "page"),
-    [
-        ("[a](measuring.md#the-error-rule)", "[a](measuring.md#the-error-rule)"),
-        ("[a](../results/README.md)", "[a](results/README.md)"),
-        ("[a](../results)", "[a](results/README.md)"),
-        ("[a](../src/op/variants.hpp)", "[a](https://host/tree/src/op/variants.hpp)"),
-        ("![a](architecture.svg)", "![a](architecture.svg)"),
-        ("`[a](b.md)` and <!-- katt: FILE x -->2.4<!-- /katt -->", "`[a](b.md)` and 2.4"),
-        ("    [a](../src/op/variants.hpp)", "    [a](../src/op/variants.hpp)"),
-        ("[a](https://arxiv.org/abs/1)", "[a](https://arxiv.org/abs/1)"),
-    ],
-)
+@pytest.mark.parametrize(("text", "page"), [
+    ("[a](measuring.md#the-error-rule)", "[a](measuring.md#the-error-rule)"),
+    ("[a](../results/README.md)", "[a](results/README.md)"),
+    ("[a](../results)", "[a](results/README.md)"),
+    ("[a](../src/op/variants.hpp)", "[a](https://host/tree/src/op/variants.hpp)"),
+    ("![a](architecture.svg)", "![a](architecture.svg)"),
+    ("`[a](b.md)` and <!-- katt: FILE x -->2.4<!-- /katt -->", "`[a](b.md)` and 2.4"),
+    ("    [a](../src/op/variants.hpp)", "    [a](../src/op/variants.hpp)"),
+    ("[a](https://arxiv.org/abs/1)", "[a](https://arxiv.org/abs/1)"),
+])
 def test_links_lead_to_pages_or_to_the_source(text, page):
     assert Rewriter(ROOT, "https://host/tree/").rewritten("docs/gpu.md", text).strip("\n") == page.strip("\n")
 
@@ -80,12 +77,8 @@ def test_a_name_without_a_docstring_is_told():
         for thing in (half, silent, Open)
         for line in python_api.lacks("katt", python_api.described(thing.__name__, thing))
     ]
-    assert found == [
-        "katt.half: its docstring does not name scale",
-        "katt.silent: has no docstring",
-        "katt.silent: its docstring does not name x",
-        "katt.Open.method: has no docstring",
-    ]
+    assert found == ["katt.half: its docstring does not name scale", "katt.silent: has no docstring",
+                     "katt.silent: its docstring does not name x", "katt.Open.method: has no docstring"]
 
 
 def test_public_headers_exist():

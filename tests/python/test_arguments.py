@@ -120,9 +120,7 @@ def wrong_calls():
 
 def test_every_operator_is_here():
     operators = {name for name in katt.__all__ if inspect.isfunction(getattr(katt, name))}
-    assert operators == set(calls()) | {
-        "get_include", "get_num_threads", "referee", "stream", "sweep", "threads"
-    }  # fmt: skip
+    assert operators == set(calls()) | {"get_include", "get_num_threads", "referee", "stream", "sweep", "threads"}
 
 
 @pytest.mark.parametrize("function", calls())

@@ -111,12 +111,8 @@ def test_biases_by_head_and_distance(shape, dtype):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_softcap(shape, dtype):
-    agrees(
-        lambda score, b, h, q, k: 2 * numpy.tanh(score / 2),
-        lambda score, b, h, q, k: 1 - numpy.tanh(score / 2) ** 2,
-        shape,
-        dtype,
-    )
+    agrees(lambda score, b, h, q, k: 2 * numpy.tanh(score / 2),
+           lambda score, b, h, q, k: 1 - numpy.tanh(score / 2) ** 2, shape, dtype)
 
 
 @pytest.mark.parametrize("given", ["nothing", "softcap", "alibi"])
@@ -149,12 +145,8 @@ def test_a_softcap_before_others(given, dtype):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_documents(shape, dtype):
     documents = numpy.arange(shape[4], dtype="int32") // 12 + numpy.arange(shape[0], dtype="int32")[:, None]
-    agrees(
-        lambda score, b, h, q, k: numpy.where(documents[b, q] == documents[b, k], score, -numpy.inf),
-        lambda score, *place: 1.0,
-        shape,
-        dtype,
-    )
+    agrees(lambda score, b, h, q, k: numpy.where(documents[b, q] == documents[b, k], score, -numpy.inf),
+           lambda score, *place: 1.0, shape, dtype)
 
 
 @pytest.mark.parametrize("variant", ["naive", "flash", "decode"])

@@ -68,10 +68,8 @@ MASKS = {
 }
 
 
-CASES = [
-    *((score_mod, "causal", dtype) for score_mod in (None, alibi, softcap, relative) for dtype in LIMIT),
-    *((alibi, mask, torch.float32) for mask in MASKS),
-]
+CASES = [*((score_mod, "causal", dtype) for score_mod in (None, alibi, softcap, relative) for dtype in LIMIT),
+         *((alibi, mask, torch.float32) for mask in MASKS)]
 
 
 @pytest.mark.parametrize(("score_mod", "mask", "dtype"), CASES)
@@ -280,10 +278,8 @@ def test_it_is_pytorchs_flex_attention():
 def test_refusals():
     q, k, v, _ = tensors(torch.float32)
     for call, words in [
-        (
-            lambda: kt.flex_attention(q, k, v, lambda s, b, h, i, j: torch.sin(s)),
-            r"test_flex_attention.py:\d+: calls sin",
-        ),
+        (lambda: kt.flex_attention(q, k, v, lambda s, b, h, i, j: torch.sin(s)),
+         r"test_flex_attention.py:\d+: calls sin"),
         (lambda: kt.flex_attention(q, k[:, :2], v[:, :2]), "key: holds 2 heads, expected 4, or enable_gqa=True"),
         (lambda: kt.flex_attention(q[..., :-1], k, v), "key: holds head_dim .*, expected .*, as query has"),
         (lambda: kt.flex_attention(q[0], k, v), "query: holds shape .*, expected 4 axes"),

@@ -42,10 +42,8 @@ def losses(attention):
     name = f"test_{attention.__name__}"
     transformers.AttentionInterface.register(name, attention)
     transformers.AttentionMaskInterface.register(name, lambda *args, **options: None)
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS, attn_implementation=name,
-    )  # fmt: skip
+    config = transformers.LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                      num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, attn_implementation=name)
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
     for layer in model.model.layers:

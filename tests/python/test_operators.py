@@ -17,12 +17,7 @@ def normal(generator, dtype, *shape):
 def test_attention(generator, dtype):
     q = normal(generator, dtype, 2, 4, 37, 32)
     k, v = (normal(generator, dtype, 2, 2, 53, 32) for _ in range(2))
-    for options in (
-        {},
-        {"causal": True},
-        {"window": (7, 3)},
-        {"softcap": 2.0, "scale": 0.5},
-    ):
+    for options in ({}, {"causal": True}, {"window": (7, 3)}, {"softcap": 2.0, "scale": 0.5}):
         out, lse = katt.attention(q, k, v, return_lse=True, **options)
         expected, expected_lse = reference.attention(q, k, v, **options)
         assert isinstance(out, numpy.ndarray)
@@ -100,17 +95,13 @@ def test_rmsnorm(generator, dtype):
     assert numpy.abs(q / s[..., None] - reference.rmsnorm(x, weight, 1e-5)).max() < 0.6 / s.min()
 
 
-@pytest.mark.parametrize(
-    ("forward", "backward", "exact", "shapes"),
-    [
-        (katt.rmsnorm, katt.rmsnorm_backward, lambda x, w: reference.rmsnorm(x, w, 1e-5), [(4, 16), (16,)]),
-        (katt.softmax, katt.softmax_backward, reference.softmax, [(3, 7)]),
-        (katt.swiglu, katt.swiglu_backward, reference.swiglu, [(2, 3, 5), (2, 3, 5)]),
-        (katt.linear, katt.linear_backward, reference.linear, [(2, 3, 8), (5, 8)]),
-        (katt.swiglu_mlp, katt.swiglu_mlp_backward, reference.swiglu_mlp, [(3, 4), (6, 4), (6, 4), (4, 6)]),
-    ],
-    ids=["rmsnorm", "softmax", "swiglu", "linear", "swiglu_mlp"],
-)
+@pytest.mark.parametrize(("forward", "backward", "exact", "shapes"), [
+    (katt.rmsnorm, katt.rmsnorm_backward, lambda x, w: reference.rmsnorm(x, w, 1e-5), [(4, 16), (16,)]),
+    (katt.softmax, katt.softmax_backward, reference.softmax, [(3, 7)]),
+    (katt.swiglu, katt.swiglu_backward, reference.swiglu, [(2, 3, 5), (2, 3, 5)]),
+    (katt.linear, katt.linear_backward, reference.linear, [(2, 3, 8), (5, 8)]),
+    (katt.swiglu_mlp, katt.swiglu_mlp_backward, reference.swiglu_mlp, [(3, 4), (6, 4), (6, 4), (4, 6)]),
+], ids=["rmsnorm", "softmax", "swiglu", "linear", "swiglu_mlp"])
 def test_passes(generator, forward, backward, exact, shapes):
     inputs = [normal(generator, "float32", *shape) for shape in shapes]
     out = forward(*inputs)
@@ -196,20 +187,14 @@ def test_strides_are_honoured(generator):
     close(katt.softmax(read_only), reference.softmax(wide))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda x: x[:, ::2], r"softmax: x: holds stride 2 on its last axis, expected 1, a contiguous last axis"),
-        (lambda x: x[::-1], r"softmax: x: holds stride -6 on axis 0, expected strides of at least 0"),
-        (lambda x: x.astype("float64"), r"softmax: x: holds float64, expected float32, float16 or bfloat16"),
-        (lambda x: x.astype("uint16"), r"softmax: x: holds uint16, expected float32, float16 or bfloat16"),
-        (
-            lambda x: x.reshape(2, 2, 6).swapaxes(0, 1),
-            r"holds shape \(2, 2, 6\) with strides \(6, 12, 1\), expected rows",
-        ),
-        (lambda x: [1.0, 2.0], r"softmax: x: holds a list, expected an array of NumPy, PyTorch or the array API"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda x: x[:, ::2], r"softmax: x: holds stride 2 on its last axis, expected 1, a contiguous last axis"),
+    (lambda x: x[::-1], r"softmax: x: holds stride -6 on axis 0, expected strides of at least 0"),
+    (lambda x: x.astype("float64"), r"softmax: x: holds float64, expected float32, float16 or bfloat16"),
+    (lambda x: x.astype("uint16"), r"softmax: x: holds uint16, expected float32, float16 or bfloat16"),
+    (lambda x: x.reshape(2, 2, 6).swapaxes(0, 1), r"holds shape \(2, 2, 6\) with strides \(6, 12, 1\), expected rows"),
+    (lambda x: [1.0, 2.0], r"softmax: x: holds a list, expected an array of NumPy, PyTorch or the array API"),
+])
 def test_refused_arrays(generator, make, message):
     with pytest.raises(ValueError, match=message) as refused:
         katt.softmax(make(normal(generator, "float32", 4, 6)))

@@ -13,10 +13,8 @@ from katt._rules import interpret  # noqa: E402
 from katt._rules.file import write  # noqa: E402
 
 PEERS = ROOT / "build" / "peers" / "bin" / "katt-peers"
-needs_peers = pytest.mark.skipif(
-    not (PEERS.exists() and katt._sweep.PROGRAM.exists()),
-    reason="no build/peers (scripts/peers makes it), or no program",
-)
+needs_peers = pytest.mark.skipif(not (PEERS.exists() and katt._sweep.PROGRAM.exists()),
+                                 reason="no build/peers (scripts/peers makes it), or no program")
 
 HEADS, LENGTH = 4, 80
 SLOPES = numpy.array([0.5, 0.02, 0.1, 0.25], "float32")

@@ -200,21 +200,12 @@ def test_constants_of_a_slope_are_joined():
     assert [OPERATIONS[row[0]] for row in code] == ["divide", "tanh", "multiply", "multiply", "subtract"]
 
 
-CAPPED = [
-    lambda s, b, h, q, k: 20 * numpy.tanh(s / 20),
-    lambda s, b, h, q, k: numpy.tanh(s * 0.25) * 4 - abs(q - k),
-    lambda s, b, h, q, k: numpy.where(q >= k, 4 * numpy.tanh(s / 4), -numpy.inf),
-]
-UNCAPPED = [
-    lambda s, b, h, q, k: 20 * numpy.tanh(s / 10),
-    lambda s, b, h, q, k: 4 * numpy.tanh(s / 4) + s,
-    lambda s, b, h, q, k: 4 * numpy.tanh(4 / s),
-    lambda s, b, h, q, k: -4 * numpy.tanh(s / -4),
-    lambda s, b, h, q, k: 4 * numpy.tanh(s / 4) + numpy.tanh(s / 4),
-    lambda s, b, h, q, k: numpy.tanh(s),
-    lambda s, b, h, q, k: 1e7 * numpy.tanh(s / 1e7),
-    lambda s, b, h, q, k: q - k + 0.0,
-]
+CAPPED = [lambda s, b, h, q, k: 20 * numpy.tanh(s / 20), lambda s, b, h, q, k: numpy.tanh(s * 0.25) * 4 - abs(q - k),
+          lambda s, b, h, q, k: numpy.where(q >= k, 4 * numpy.tanh(s / 4), -numpy.inf)]
+UNCAPPED = [lambda s, b, h, q, k: 20 * numpy.tanh(s / 10), lambda s, b, h, q, k: 4 * numpy.tanh(s / 4) + s,
+            lambda s, b, h, q, k: 4 * numpy.tanh(4 / s), lambda s, b, h, q, k: -4 * numpy.tanh(s / -4),
+            lambda s, b, h, q, k: 4 * numpy.tanh(s / 4) + numpy.tanh(s / 4), lambda s, b, h, q, k: numpy.tanh(s),
+            lambda s, b, h, q, k: 1e7 * numpy.tanh(s / 1e7), lambda s, b, h, q, k: q - k + 0.0]
 
 
 @pytest.mark.parametrize("rule", CAPPED + UNCAPPED)
@@ -257,17 +248,14 @@ def indexes_behind_the_end(score, b, h, q, k):
     return score + TABLE[3, k]
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        (branches, "test_rules.py:{1}: asks for the value of a number"),
-        (asks_for_a_sine, "test_rules.py:{1}: calls sin, which rules do not have"),
-        (returns_a_truth, "returns_a_truth: returns truth result, expected one number of type float32"),
-        (returns_a_row, "returns_a_row: returns a result of shape (7,), expected one number"),
-        (indexes_by_reals, "test_rules.py:{1}: takes an index that is real, expected an integer"),
-        (indexes_behind_the_end, "test_rules.py:{1}: takes index 3 of an axis of 3 elements"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "words"), [
+    (branches, "test_rules.py:{1}: asks for the value of a number"),
+    (asks_for_a_sine, "test_rules.py:{1}: calls sin, which rules do not have"),
+    (returns_a_truth, "returns_a_truth: returns truth result, expected one number of type float32"),
+    (returns_a_row, "returns_a_row: returns a result of shape (7,), expected one number"),
+    (indexes_by_reals, "test_rules.py:{1}: takes an index that is real, expected an integer"),
+    (indexes_behind_the_end, "test_rules.py:{1}: takes index 3 of an axis of 3 elements"),
+])
 def test_what_is_no_rule_is_refused_by_line(rule, words):
     with pytest.raises(RuleError) as refused:
         array_trace.trace(rule)
@@ -310,11 +298,9 @@ def test_masks_of_pytorch_are_programs():
     from torch.nn.attention.flex_attention import and_masks, or_masks
 
     documents = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 2]])
-    mask = and_masks(
-        or_masks(lambda b, h, q, k: q >= k, lambda b, h, q, k: k < 2),
-        lambda b, h, q, k: documents[b, q] == documents[b, k],
-        lambda b, h, q, k: (q - k).abs() % 2 == h % 2,
-    )
+    mask = and_masks(or_masks(lambda b, h, q, k: q >= k, lambda b, h, q, k: k < 2),
+                     lambda b, h, q, k: documents[b, q] == documents[b, k],
+                     lambda b, h, q, k: (q - k).abs() % 2 == h % 2)
     program, held = torch_trace_.trace(mask, "mask")
     (found,) = interpret.run(program, [t.numpy() for t in held], **dict(zip(NAMES[1:], places())))
     assert found.dtype == bool

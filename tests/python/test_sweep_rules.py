@@ -94,16 +94,13 @@ def test_entries_of_a_file_name_their_rules(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        ([softcap, softcap], "score_rule: holds two rules of the name softcap, expected a dict with a name for each"),
-        ({"a b": softcap}, "score_rule: holds the name 'a b', expected letters, digits and _, and not none"),
-        ({"none": softcap}, "score_rule: holds the name 'none', expected letters"),
-        ([], "score_rule: holds an empty list, expected rules"),
-        (["softcapp"], "score.rule softcapp"),
-    ],
-)
+@pytest.mark.parametrize(("rules", "message"), [
+    ([softcap, softcap], "score_rule: holds two rules of the name softcap, expected a dict with a name for each"),
+    ({"a b": softcap}, "score_rule: holds the name 'a b', expected letters, digits and _, and not none"),
+    ({"none": softcap}, "score_rule: holds the name 'none', expected letters"),
+    ([], "score_rule: holds an empty list, expected rules"),
+    (["softcapp"], "score.rule softcapp"),
+])
 def test_what_names_no_rules_is_refused(rules, message):
     with pytest.raises(ValueError, match=message):
         sweep(rules)

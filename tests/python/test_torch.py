@@ -403,11 +403,8 @@ def test_compiled_models_equal_eager_ones():
     close(compiled(x), eager, 1e-6)
     assert len(graphs) == 1 and "katt" in graphs[0].code
     through_autograd = torch.compile(model, backend="aot_eager", fullgraph=True)
-    for found, expected in zip(
-        torch.autograd.grad(through_autograd(x).sum(), [x, *model.parameters()]),
-        torch.autograd.grad(eager.sum(), [x, *model.parameters()]),
-        strict=True,
-    ):
+    for found, expected in zip(torch.autograd.grad(through_autograd(x).sum(), [x, *model.parameters()]),
+                               torch.autograd.grad(eager.sum(), [x, *model.parameters()]), strict=True):
         close(found, expected, 1e-5)
 
 

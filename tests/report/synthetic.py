@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 import h5py
 import numpy as np
 
-STRINGS = {
-    "op": 32, "pass": 16, "variant": 32, "backend": 16, "dtype": 8, "status": 16, "reason": 256, "ceiling": 32,
-    "commit": 48, "run": 16, "point": 96, "label": 64, "layout": 8, "tile": 16,
-    "engine": 16, "code": 16, "paired_to": 96, "score_rule": 16,
-}  # fmt: skip
-INTEGERS = {
-    "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "tile_q", "tile_kv", "threads", "samples",
-    "workspace_bytes", "total_bytes", "inner", "cold", "window_left", "window_right", "bias", "kv_len_min",
-    "block_size",
-}  # fmt: skip
+STRINGS = {"op": 32, "pass": 16, "variant": 32, "backend": 16, "dtype": 8, "status": 16, "reason": 256, "ceiling": 32,
+           "commit": 48, "run": 16, "point": 96, "label": 64, "layout": 8, "tile": 16, "engine": 16, "code": 16,
+           "paired_to": 96, "score_rule": 16}
+INTEGERS = {"batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "tile_q", "tile_kv", "threads",
+            "samples", "workspace_bytes", "total_bytes", "inner", "cold", "window_left", "window_right", "bias",
+            "kv_len_min", "block_size"}
 COLUMNS = [
     "op", "pass", "variant", "backend", "dtype", "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal",
     "tile_q", "tile_kv", "threads", "status", "reason", "samples", "time_s", "time_lo_s", "time_hi_s", "flops", "bytes",
@@ -341,8 +337,6 @@ def write(path, file: File, **attributes) -> str:
                 np.dtype([("name", "S32"), ("value", "<f8"), ("unit", "S8"), ("threads", "<i8"), ("bytes", "<i8")]),
             )
         for name, files in file.code.items():
-            out[f"code/{name}"] = np.array(
-                [(path.encode(), tokens.encode()) for path, tokens in files.items()],
-                np.dtype([("file", "S96"), ("tokens", "S16")]),
-            )
+            out[f"code/{name}"] = np.array([(path.encode(), tokens.encode()) for path, tokens in files.items()],
+                                           np.dtype([("file", "S96"), ("tokens", "S16")]))
     return str(path)

@@ -151,26 +151,20 @@ def test_what_cannot_run_is_in_no_figure(tmp_path):
     assert "skipped: flash_amx, 3 rows: this CPU has no AMX" in text_table(group)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "rows"),
-    [
-        (["variant=flash"], 8), (["variant=flash,naive,dtype=f32"], 8), (["seq_q=1k,4096", "dtype=bf16"], 8),
-        (["status=ok,softcap=0"], 32),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wanted", "rows"), [
+    (["variant=flash"], 8), (["variant=flash,naive,dtype=f32"], 8), (["seq_q=1k,4096", "dtype=bf16"], 8),
+    (["status=ok,softcap=0"], 32),
+])
 def test_only(path, wanted, rows):
     assert len(only(load(path), wanted).points) == rows
 
 
-@pytest.mark.parametrize(
-    ("wanted", "text"),
-    [
-        ("varient=flash", "the column varient, did you mean variant?"),
-        ("variant=flesh", "variant=flesh, did you mean flash?, expected variant of the file: flash, naive, torch_flash"),
-        ("seq_q=513", "seq_q=513"), ("seq_q=x", "seq_q=x"), ("flash", "holds flash, expected COLUMN=VALUE"),
-        ("variant=naive,tile=64x128", "which no row has at once"), ("", "holds nothing"), ("=1", "the column –"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wanted", "text"), [
+    ("varient=flash", "the column varient, did you mean variant?"),
+    ("variant=flesh", "variant=flesh, did you mean flash?, expected variant of the file: flash, naive, torch_flash"),
+    ("seq_q=513", "seq_q=513"), ("seq_q=x", "seq_q=x"), ("flash", "holds flash, expected COLUMN=VALUE"),
+    ("variant=naive,tile=64x128", "which no row has at once"), ("", "holds nothing"), ("=1", "the column –"),
+])
 def test_only_refuses(path, wanted, text):
     with pytest.raises(InputError) as error:
         only(load(path), [wanted])

@@ -89,16 +89,13 @@ def test_a_failed_peer_is_listed(tmp_path, capsys):
     assert status == 1 and "torch_eager failed: out of memory; unexplained" in out
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("explained = 3", "holds the keys explained, expected tables"),
-        ('[[explained]]\nop = "attention"', "number 1 without a reason, expected a text"),
-        ('[[explained]]\nreason = "so"', "number 1 with no column, expected columns"),
-        ('[[explained]]\ncolour = 1\nreason = "so"', "number 1 with colour, expected columns"),
-        ("[[explained", "holds no TOML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("explained = 3", "holds the keys explained, expected tables"),
+    ('[[explained]]\nop = "attention"', "number 1 without a reason, expected a text"),
+    ('[[explained]]\nreason = "so"', "number 1 with no column, expected columns"),
+    ('[[explained]]\ncolour = 1\nreason = "so"', "number 1 with colour, expected columns"),
+    ("[[explained", "holds no TOML"),
+])
 def test_a_bad_explanation_is_refused(slow, tmp_path, capsys, text, expected):
     (tmp_path / "why.toml").write_text(text)
     status, out, err = run(capsys, "baselines", slow, "--explained", tmp_path / "why.toml")

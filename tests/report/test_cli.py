@@ -88,15 +88,12 @@ def test_bad_usage(capsys, arguments):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "meant"),
-    [
-        (["compare", "a", "b", "--tolerence", "0.1"], "--tolerance"),
-        (["compare", "a", "b", "--allow-loss"], "--allow-lost"), (["compare", "a", "b", "--metrics=time"], "--metric"),
-        (["baselines", "a", "--explain-file", "x"], "--explained"),
-        (["r.h5", "--outptu", "x"], "--output"), (["comapre", "a", "b"], "compare"), (["baseline", "a"], "baselines"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "meant"), [
+    (["compare", "a", "b", "--tolerence", "0.1"], "--tolerance"),
+    (["compare", "a", "b", "--allow-loss"], "--allow-lost"), (["compare", "a", "b", "--metrics=time"], "--metric"),
+    (["baselines", "a", "--explain-file", "x"], "--explained"),
+    (["r.h5", "--outptu", "x"], "--output"), (["comapre", "a", "b"], "compare"), (["baseline", "a"], "baselines"),
+])
 def test_what_was_meant(capsys, arguments, meant):
     status, out, err = run(capsys, *arguments)
     assert (status, out) == (2, "")

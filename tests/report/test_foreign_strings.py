@@ -15,11 +15,9 @@ pytestmark = pytest.mark.rendered
 
 # A formula that is none, markup, what ends a comment, an underscore that legends leave out, backslashes, controls, a
 # change of direction, what fonts lack, what XML cannot hold, and bytes that are not UTF-8.
-NAMES = [
-    rb"$x_", rb"$\frac{$", rb"a$b$c", rb"<b>&amp;'\"", rb"a--b->", rb"_hidden", rb"\alpha\$", b"red\x1b[31m",
-    b"two\nlines",
-    "\u202eback".encode(), "\u6f22\u5b57".encode(), "\uffff".encode(), b"\xff\xfe", b"caf\xe9", b"%s{}%(x)d",
-]  # fmt: skip
+NAMES = [rb"$x_", rb"$\frac{$", rb"a$b$c", rb"<b>&amp;'\"", rb"a--b->", rb"_hidden", rb"\alpha\$", b"red\x1b[31m",
+         b"two\nlines", "\u202eback".encode(), "\u6f22\u5b57".encode(), "\uffff".encode(), b"\xff\xfe", b"caf\xe9",
+         b"%s{}%(x)d"]
 
 
 def rewritten(path, names: dict[str, bytes]) -> str:

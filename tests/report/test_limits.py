@@ -22,19 +22,16 @@ def doubted(**values) -> set[str]:
     return {c.name for c in checked(ceilings(**values)) if math.isnan(c.value)}
 
 
-@pytest.mark.parametrize(
-    ("values", "names"),
-    [
-        ({"read_l1": 600, "read_l2": 240, "read_dram": 44}, set()),
-        ({"read_l1": 30, "read_l2": 240, "read_dram": 44}, {"read_l1"}),  # the nearer one was disturbed
-        ({"read_l1": 600, "read_l2": 20, "read_l3": 25, "read_dram": 44}, {"read_l2", "read_l3"}),
-        ({"read_l1": 600, "read_l2": 42, "read_dram": 44}, set()),  # within the noise of two measurements
-        ({"copy_l2": 30, "copy_dram": 40, "read_l2": 240}, {"copy_l2"}),
-        ({"stream_copy_dram": 10, "copy_dram": 40}, set()),  # no ceiling of a row
-        ({"fma_f32": 470, "amx_bf16": 300}, {"amx_bf16"}), ({"fma_f32": 470, "avx512_bf16": 940}, set()),
-        ({"read_l1": math.nan, "read_dram": 44}, {"read_l1"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("values", "names"), [
+    ({"read_l1": 600, "read_l2": 240, "read_dram": 44}, set()),
+    ({"read_l1": 30, "read_l2": 240, "read_dram": 44}, {"read_l1"}),  # the nearer one was disturbed
+    ({"read_l1": 600, "read_l2": 20, "read_l3": 25, "read_dram": 44}, {"read_l2", "read_l3"}),
+    ({"read_l1": 600, "read_l2": 42, "read_dram": 44}, set()),  # within the noise of two measurements
+    ({"copy_l2": 30, "copy_dram": 40, "read_l2": 240}, {"copy_l2"}),
+    ({"stream_copy_dram": 10, "copy_dram": 40}, set()),  # no ceiling of a row
+    ({"fma_f32": 470, "amx_bf16": 300}, {"amx_bf16"}), ({"fma_f32": 470, "avx512_bf16": 940}, set()),
+    ({"read_l1": math.nan, "read_dram": 44}, {"read_l1"}),
+])
 def test_which_ceilings_are_believed(values, names):
     assert doubted(**values) == names
 

@@ -114,23 +114,20 @@ def test_other_files_and_facts(tree):
     assert filled(tree, f"{SWEEP} about").startswith("amd-avx2-2c (AMD EPYC, 2 cores); commit 9f1c2ab, modified; 2025-03-04; ")
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("<!-- katt: results/none.h5 speedup -->", "a marker that is not closed"),
-        ("<!-- katt: results/none.h5 speedup --><!-- /katt -->", "holds results/none.h5, which does not exist"),
-        (f"\n<!-- katt: {SWEEP} --><!-- /katt -->", "text.md:2: holds"),
-        (f"<!-- katt: {SWEEP} speed --><!-- /katt -->", "holds an unknown name speed, expected one of"),
-        (f"<!-- katt: {SWEEP} speedup color=red --><!-- /katt -->", "holds an unknown name color"),
-        (f"<!-- katt: {SWEEP} speedup variant=none --><!-- /katt -->", "which no row of"),
-        (f"<!-- katt: {SWEEP} speedup of=mean --><!-- /katt -->", "holds of=mean, expected range"),
-        (f"<!-- katt: {SWEEP} speedup digits=two --><!-- /katt -->", "holds digits=two, expected a whole number"),
-        (f"<!-- katt: {SWEEP} speedup with=interval --><!-- /katt -->", "expected one row"),
-        (f"<!-- katt: {SWEEP} ratio variant=flash --><!-- /katt -->", "expected ratio over=VARIANT"),
-        (f"<!-- katt: {SWEEP} table down=seq_q --><!-- /katt -->", "expected down=NAMES and across=NAMES"),
-        ("<!-- katt: results/zen4-2c/models/models.h5 ratio over=x --><!-- /katt -->", "holds an unknown name ratio"),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    ("<!-- katt: results/none.h5 speedup -->", "a marker that is not closed"),
+    ("<!-- katt: results/none.h5 speedup --><!-- /katt -->", "holds results/none.h5, which does not exist"),
+    (f"\n<!-- katt: {SWEEP} --><!-- /katt -->", "text.md:2: holds"),
+    (f"<!-- katt: {SWEEP} speed --><!-- /katt -->", "holds an unknown name speed, expected one of"),
+    (f"<!-- katt: {SWEEP} speedup color=red --><!-- /katt -->", "holds an unknown name color"),
+    (f"<!-- katt: {SWEEP} speedup variant=none --><!-- /katt -->", "which no row of"),
+    (f"<!-- katt: {SWEEP} speedup of=mean --><!-- /katt -->", "holds of=mean, expected range"),
+    (f"<!-- katt: {SWEEP} speedup digits=two --><!-- /katt -->", "holds digits=two, expected a whole number"),
+    (f"<!-- katt: {SWEEP} speedup with=interval --><!-- /katt -->", "expected one row"),
+    (f"<!-- katt: {SWEEP} ratio variant=flash --><!-- /katt -->", "expected ratio over=VARIANT"),
+    (f"<!-- katt: {SWEEP} table down=seq_q --><!-- /katt -->", "expected down=NAMES and across=NAMES"),
+    ("<!-- katt: results/zen4-2c/models/models.h5 ratio over=x --><!-- /katt -->", "holds an unknown name ratio"),
+])
 def test_bad_markers_are_refused_in_one_line(tree, capsys, text, line):
     document = tree / "text.md"
     document.write_text(text)

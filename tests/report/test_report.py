@@ -152,14 +152,11 @@ def test_headline_says_what_the_data_say(tmp_path):
     assert lines[1].startswith("Needs 16 % of naive's memory (16.0 MiB against 100 MiB)")
 
 
-@pytest.mark.parametrize(
-    ("speedup", "text"),
-    [
-        ((0.5, 0.4, 0.8), "0.500× as fast as naive (95 % interval 0.400–0.800)"),
-        ((1.02, 0.97, 1.06), "as fast as naive within the measurement"),
-        ((2.0, math.nan, math.nan), "2.00× as fast as naive (no interval)"),
-    ],
-)
+@pytest.mark.parametrize(("speedup", "text"), [
+    ((0.5, 0.4, 0.8), "0.500× as fast as naive (95 % interval 0.400–0.800)"),
+    ((1.02, 0.97, 1.06), "as fast as naive within the measurement"),
+    ((2.0, math.nan, math.nan), "2.00× as fast as naive (no interval)"),
+])
 def test_headline_does_not_flatter(tmp_path, speedup, text):
     file = synthetic.attention_seqlen(sizes=(1024,), dtypes=("f32",))
     for row in file.rows:

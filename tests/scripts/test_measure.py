@@ -255,17 +255,14 @@ def test_failures(tree, measure, capsys):
     assert not (tree / "results" / PLACE / "other").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text", "line"),
-    [
-        (["nothing"], "", "nothing: no experiment to measure, expected one of absent, other, tiny"),
-        (["--minutes", "0"], "", "--minutes: holds 0, expected a positive number"),
-        (["--again"], "", "--again: names no experiment"),
-        (["tiny"], "[[step]\n", "experiments/tiny/experiment.toml: no TOML"),
-        (["tiny"], "[[step]]\nminute = 1\n", "experiments/tiny/experiment.toml: minute is unknown or missing"),
-        (["tiny"], "", "experiments/tiny/experiment.toml: holds no [[step]]"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text", "line"), [
+    (["nothing"], "", "nothing: no experiment to measure, expected one of absent, other, tiny"),
+    (["--minutes", "0"], "", "--minutes: holds 0, expected a positive number"),
+    (["--again"], "", "--again: names no experiment"),
+    (["tiny"], "[[step]\n", "experiments/tiny/experiment.toml: no TOML"),
+    (["tiny"], "[[step]]\nminute = 1\n", "experiments/tiny/experiment.toml: minute is unknown or missing"),
+    (["tiny"], "", "experiments/tiny/experiment.toml: holds no [[step]]"),
+])
 def test_bad_input(tree, measure, arguments, text, line):
     if arguments == ["tiny"]:
         (tree / "experiments/tiny/experiment.toml").write_text(text)

@@ -10,10 +10,8 @@ import h5py
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = [
-    {"model_type": "bitnet 2B", "n_prompt": 512, "n_gen": 0, "avg_ts": 100.0, "stddev_ts": 2.0},
-    {"model_type": "bitnet 2B", "n_prompt": 0, "n_gen": 32, "avg_ts": 20.0, "stddev_ts": 1.0},
-]
+ROWS = [{"model_type": "bitnet 2B", "n_prompt": 512, "n_gen": 0, "avg_ts": 100.0, "stddev_ts": 2.0},
+        {"model_type": "bitnet 2B", "n_prompt": 0, "n_gen": 32, "avg_ts": 20.0, "stddev_ts": 1.0}]
 
 
 def run(folder, *arguments):
