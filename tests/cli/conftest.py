@@ -12,7 +12,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from models import CONFIG, write_safetensors
+from models import CONFIG, results_of, write_safetensors
 
 ROOT = Path(__file__).resolve().parents[2]
 # The cases of the tree, and those beside it where there are some.
@@ -58,7 +58,27 @@ def own_words(stderr):
     return "".join(line for line in lines if not line.startswith("softcuda: trace: "))
 
 
-class Program:
+def said_by_katt(done):
+    """The lines of the program among those of others, of mpirun or of a device."""
+    return [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
+
+
+def refusal_of(done):
+    """The one line with which ranks end in status 2."""
+    lines = said_by_katt(done)
+    assert (done.returncode, done.stdout, len(lines)) == (2, "", 1), (done.returncode, done.stdout, done.stderr)
+    return lines[0]
+
+
+class Runs:
+    def runs(self, *arguments, **options):
+        """The end of a call; checks status 0."""
+        done = self(*arguments, **options)
+        assert done.returncode == 0, (arguments, done.stderr)
+        return done
+
+
+class Program(Runs):
     """The built program, started in a folder of its own. Sweeps begin without the seconds that the ceilings take,
     unless a test asks for them."""
 
@@ -92,27 +112,37 @@ class Program:
         assert self.files() == before, "a refused command leaves nothing behind"
         return lines[0]
 
+    def rows(self, name="out.h5"):
+        """The table of a result file."""
+        with h5py.File(self.folder / name) as file:
+            return file["points"][:]
+
+    def variants(self, name="out.h5"):
+        """The last row of each variant."""
+        return {row["variant"].decode(): row for row in self.rows(name)}
+
     def files(self):
         """The time of the last change of each file, without folders: a lock comes and goes in
         them."""
         return {path: 0 if path.is_dir() else path.lstat().st_mtime_ns for path in self.folder.rglob("*")}
 
 
+def program_in(folder):
+    """The program that KATT names, to run in a folder."""
+    return Program(os.environ.get("KATT") or pytest.skip("KATT does not name the program"), folder)
+
+
 @pytest.fixture
 def katt(tmp_path):
-    path = os.environ.get("KATT")
-    if not path:
-        pytest.skip("KATT does not name the program")
-    return Program(path, tmp_path)
+    return program_in(tmp_path)
 
 
 @pytest.fixture(scope="session")
-def with_mpi():
+def with_mpi(tmp_path_factory):
     """Skips what needs several ranks where there is no mpirun, or the program was built without MPI."""
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
-    path = os.environ.get("KATT") or pytest.skip("KATT does not name the program")
-    done = subprocess.run([path, "info", "--json"], capture_output=True, text=True, check=True)
+    done = program_in(tmp_path_factory.mktemp("info")).runs("info", "--json")
     if json.loads(done.stdout)["build"]["mpi"].startswith("none"):
         pytest.skip("built without MPI")
     with pytest.MonkeyPatch.context() as patch:
@@ -137,11 +167,7 @@ def checkpoint(request):
 
 @pytest.fixture
 def expected(checkpoint):
-    """The results of transformers and PyTorch from the checkpoint, and the options of the
-    training."""
-    with h5py.File(checkpoint / "expected.h5") as file:
-        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
-        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
+    return results_of(checkpoint)
 
 
 @pytest.fixture

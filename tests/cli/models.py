@@ -14,14 +14,32 @@ def last_ids(done):
     return [int(token) for token in done.stdout.splitlines()[-1].split(",")]
 
 
+def ids(tokens):
+    return ",".join(map(str, tokens))
+
+
+def results_of(checkpoint):
+    """The results of transformers and PyTorch from a checkpoint, and the options of the training."""
+    with h5py.File(checkpoint / "expected.h5") as file:
+        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
+        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
+
+
+def training(checkpoint, expected, **changes):
+    """The words of the training of these results."""
+    options = {name: expected["options"][name] for name in ["steps", "batch", "seq", "accumulation", "lr"]} | changes
+    return ["train", "--model", checkpoint, "--data", checkpoint / "expected.h5",
+            *[part for name, value in options.items() for part in ["--" + name, value]]]
+
+
 def log_of(path):
     with h5py.File(path) as file:
         return {name: file[name][...] for name in ["loss", "grad_norm", "lr", "time_s"]}
 
 
 def train(katt, model, text, steps, *arguments):
-    return katt("train", "--model", model, "--text", text, "--steps", steps, "--batch", 2, "--seq", 16,
-                "--lr", "3e-3", "--threads", 1, *arguments)
+    return katt.runs("train", "--model", model, "--text", text, "--steps", steps, "--batch", 2, "--seq", 16,
+                     "--lr", "3e-3", "--threads", 1, *arguments)
 
 
 def shapes_of(config):

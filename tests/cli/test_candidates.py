@@ -27,11 +27,6 @@ def forward(case, tensors):
 '''  # fmt: skip
 
 
-def rows_of(katt):
-    with h5py.File(katt.folder / "out.h5") as file:
-        return {row["variant"].decode(): row for row in file["points"][:]}
-
-
 def compiled(folder, name, source, *options):
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
@@ -67,10 +62,9 @@ SHAPES = [("--seq", 61), ("--seq", 1), ("--seq-q", 37, "--seq-kv", 19, "--causal
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(map(str, shape)))
 @pytest.mark.parametrize("cage", [(), ("--untrusted",)], ids=["trusted", "untrusted"])
 def test_the_example_beside_flash(katt, attention, shape, cage):
-    done = katt("sweep", "attention", "--pass", "forward,backward", "--batch", 2, "--heads", 4, "--head-dim", 24, *shape,
-                "--variant", "flash,naive", "--candidate", f"mine={attention}", "--rounds", 3, "--threads", 2, *cage,
-                "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "attention", "--pass", "forward,backward", "--batch", 2, "--heads", 4, "--head-dim", 24, *shape,
+              "--variant", "flash,naive", "--candidate", f"mine={attention}", "--rounds", 3, "--threads", 2, *cage,
+              "-o", "out.h5")
     with h5py.File(katt.folder / "out.h5") as file:
         rows = file["points"][:]
         about = json.loads(file["runs"]["run-0001"].attrs["peers"])["mine"]
@@ -82,11 +76,9 @@ def test_the_example_beside_flash(katt, attention, shape, cage):
 
 
 def test_what_a_candidate_does_not_compute_is_skipped(katt, attention):
-    done = katt("sweep", "attention", "--seq", 16, "--dtype", "f32,bf16", "--alibi", "0,1", "--layout", "bhsd,bshd",
-                "--variant", "flash", "--candidate", f"mine={attention}", "--rounds", 2, "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    with h5py.File(katt.folder / "out.h5") as file:
-        rows = [row for row in file["points"][:] if row["variant"] == b"mine"]
+    katt.runs("sweep", "attention", "--seq", 16, "--dtype", "f32,bf16", "--alibi", "0,1", "--layout", "bhsd,bshd",
+              "--variant", "flash", "--candidate", f"mine={attention}", "--rounds", 2, "-o", "out.h5")
+    rows = [row for row in katt.rows() if row["variant"] == b"mine"]
     reasons = {(row["dtype"], row["alibi"], row["layout"]): row["reason"].decode() for row in rows}
     assert reasons[b"f32", 0, b"bhsd"] == ""
     assert reasons[b"bf16", 0, b"bhsd"] == "only f32"
@@ -101,8 +93,7 @@ int katt_candidate_backward(const katt_problem* problem) { (void)problem; return
 """)
     done = katt("sweep", "swiglu", *SWIGLU, "--pass", "forward,backward", "--candidate", library, "-o", "out.h5")
     assert done.returncode == 1
-    with h5py.File(katt.folder / "out.h5") as file:
-        rows = {row["pass"]: row for row in file["points"][:] if row["variant"] == b"half"}
+    rows = {row["pass"]: row for row in katt.rows() if row["variant"] == b"half"}
     assert rows[b"forward"]["reason"] == b"it has no katt_candidate_forward"
     assert rows[b"backward"]["reason"] == b"katt_candidate_backward returned 3"
 
@@ -143,17 +134,15 @@ int katt_candidate_forward(const katt_problem* problem) {
 
 def test_what_a_candidate_is_told(katt, tmp_path):
     library = compiled(tmp_path, "tells", TELLS, "-Wall", "-Werror")
-    done = katt("sweep", "swiglu", *SWIGLU, "--dtype", "f32,f16", "--candidate", library, "-o", "out.h5")
-    assert done.returncode == 0, done.stderr
-    assert rows_of(katt)["tells"]["status"] == b"ok"
+    katt.runs("sweep", "swiglu", *SWIGLU, "--dtype", "f32,f16", "--candidate", library, "-o", "out.h5")
+    assert katt.variants()["tells"]["status"] == b"ok"
 
 
 @pytest.mark.parametrize("cage", [(), ("--untrusted",)], ids=["trusted", "untrusted"])
 def test_a_file_of_python(katt, tmp_path, cage):
     (tmp_path / "own.py").write_text(NUMPY)
-    done = katt("sweep", "swiglu", *SWIGLU, "--dtype", "f32,f16", "--candidate", tmp_path / "own.py", *cage, "-o",
-                "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "swiglu", *SWIGLU, "--dtype", "f32,f16", "--candidate", tmp_path / "own.py", *cage, "-o",
+              "out.h5")
     with h5py.File(katt.folder / "out.h5") as file:
         rows = [row for row in file["points"][:] if row["variant"] == b"own"]
         about = json.loads(file["runs"]["run-0001"].attrs["peers"])["own"]
@@ -173,7 +162,7 @@ def test_a_file_of_python_that_is_wrong(katt, tmp_path, body, reason):
     (tmp_path / "own.py").write_text(f"def forward(case, tensors):\n    {body}\n")
     done = katt("sweep", "swiglu", *SWIGLU, "--candidate", tmp_path / "own.py", "-o", "out.h5")
     assert done.returncode == 1
-    row = rows_of(katt)["own"]
+    row = katt.variants()["own"]
     assert row["status"] == b"failed"
     assert reason in row["reason"].decode()
 
@@ -187,7 +176,7 @@ def test_python_in_a_cage_cannot(katt, tmp_path, attempt):
     (tmp_path / "own.py").write_text(f"def forward(case, tensors):\n    {attempt}\n")
     done = katt("sweep", "swiglu", *SWIGLU, "--candidate", tmp_path / "own.py", "--untrusted", "-o", "out.h5")
     assert done.returncode == 1
-    assert rows_of(katt)["own"]["reason"].startswith(b"PermissionError: ")
+    assert katt.variants()["own"]["reason"].startswith(b"PermissionError: ")
 
 
 def test_a_sweep_file_names_candidates_and_resume_knows_them(katt, tmp_path):
@@ -197,9 +186,8 @@ def test_a_sweep_file_names_candidates_and_resume_knows_them(katt, tmp_path):
         f'op = "swiglu"\ntokens = 5\nintermediate = 7\nvariant = "naive"\nthreads = 1\n'
         f'candidate = ["{library}", "second={tmp_path}/own.py"]\nrounds = 2\nuntrusted = true\n'
     )
-    done = katt("sweep", "sweep.toml", "-o", "out.h5")
-    assert done.returncode == 0, done.stderr
-    assert set(rows_of(katt)) == {"naive", "tells", "second"}
+    katt.runs("sweep", "sweep.toml", "-o", "out.h5")
+    assert set(katt.variants()) == {"naive", "tells", "second"}
     assert "nothing left to do" in katt("sweep", "sweep.toml", "-o", "out.h5", "--resume").stderr
     assert "is the file of --candidate" in katt.refuses("sweep", "sweep.toml", "-o", tmp_path / "own.py", "--overwrite")
 
@@ -273,7 +261,7 @@ def caged_toy(folder, *, writes):
 def test_a_peer_in_a_cage(katt, tmp_path, writes, status):
     done = katt("sweep", "swiglu", *SWIGLU, "--peer", "right", "--peer-program", caged_toy(tmp_path, writes=writes),
                 "--untrusted", "-o", "out.h5")  # fmt: skip
-    row = rows_of(katt)["right"]
+    row = katt.variants()["right"]
     assert (row["status"], done.returncode) == (status, 1 if writes else 0), row["reason"]
     if writes:
         assert b"Permission denied" in row["reason"]

@@ -1,13 +1,12 @@
 """The column code: which code a row names, and which edits of the source tree make it stale."""
 
-import os
 import shutil
 import sys
 from functools import cache
 
 import h5py
 import pytest
-from conftest import ROOT, Program
+from conftest import ROOT, program_in
 from test_peers import TOY
 from test_sweep import table
 
@@ -30,11 +29,9 @@ SWEEPS = {
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """A small sweep of some operators."""
-    path = os.environ.get("KATT") or pytest.skip("KATT does not name the program")
-    katt = Program(path, tmp_path_factory.mktemp("swept"))
+    katt = program_in(tmp_path_factory.mktemp("swept"))
     for op, axes in SWEEPS.items():
-        done = katt("sweep", op, *axes, *QUICK, "-o", f"{op}.h5")
-        assert done.returncode == 0, done.stderr
+        katt.runs("sweep", op, *axes, *QUICK, "-o", f"{op}.h5")
     return load(*(katt.folder / f"{op}.h5" for op in SWEEPS))
 
 
@@ -116,15 +113,14 @@ def test_an_edit_makes_exactly_its_rows_stale(swept, tree, name):
 
 def test_resumed_rows_keep_their_code(katt):
     sweep = ("sweep", "softmax", "--vocab", "32", *QUICK, "-o", "out.h5")
-    assert katt(*sweep, "--tokens", "4").returncode == 0
+    katt.runs(*sweep, "--tokens", "4")
     with h5py.File(katt.folder / "out.h5", "r+") as file:  # as if another version of the code had measured it
         points = file["points"][:]
         (name,) = set(points["code"])
         points["code"] = b"0123456789abcdef"
         file["points"][:] = points
         file.move(f"code/{name.decode()}", "code/0123456789abcdef")
-    done = katt(*sweep, "--tokens", "4,8", "--resume")
-    assert done.returncode == 0, done.stderr
+    katt.runs(*sweep, "--tokens", "4,8", "--resume")
     frame = table(katt.folder / "out.h5")
     assert set(frame[frame.tokens == 4].code) == {"0123456789abcdef"}
     assert set(frame[frame.tokens == 8].code) == {name.decode()}
@@ -133,15 +129,14 @@ def test_resumed_rows_keep_their_code(katt):
 
 def test_a_file_of_an_earlier_version_is_resumed(katt):
     sweep = ("sweep", "softmax", "--vocab", "32", *QUICK, "-o", "out.h5")
-    assert katt(*sweep, "--tokens", "4").returncode == 0
+    katt.runs(*sweep, "--tokens", "4")
     with h5py.File(katt.folder / "out.h5", "r+") as file:
         points = file["points"][:]
         del file["points"], file["code"]
         file.create_dataset(
             "points", data=points[[n for n in points.dtype.names if n != "code"]].copy(), maxshape=(None,)
         )
-    done = katt(*sweep, "--tokens", "4,8", "--resume")
-    assert done.returncode == 0, done.stderr
+    katt.runs(*sweep, "--tokens", "4,8", "--resume")
     frame = table(katt.folder / "out.h5")
     assert set(frame[frame.tokens == 4].code) == {""}
     assert set(frame[frame.tokens == 8].code) == set(load(katt.folder / "out.h5").code)
@@ -149,18 +144,16 @@ def test_a_file_of_an_earlier_version_is_resumed(katt):
 
 def test_merged_rows_keep_their_code(katt):
     for index, op in enumerate(("softmax", "rmsnorm"), 1):
-        assert katt("sweep", op, *SWEEPS[op], *QUICK, "-o", f"{index}.h5").returncode == 0
-    done = katt("merge", "1.h5", "2.h5", "-o", "out.h5")
-    assert done.returncode == 0, done.stderr
+        katt.runs("sweep", op, *SWEEPS[op], *QUICK, "-o", f"{index}.h5")
+    katt.runs("merge", "1.h5", "2.h5", "-o", "out.h5")
     parts = [load(katt.folder / name) for name in ("1.h5", "2.h5", "out.h5")]
     assert parts[2].code == parts[0].code | parts[1].code
     assert {one.state for one in freshness(parts[2], source_tree(ROOT))} == {FRESH}
 
 
 def test_a_peer_has_no_code(katt):
-    done = katt("sweep", "swiglu", "--tokens", "3", "--intermediate", 5, "--variant", "naive", *QUICK, "--peer", "right",
-                "--peer-program", TOY, "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "swiglu", "--tokens", "3", "--intermediate", 5, "--variant", "naive", *QUICK, "--peer", "right",
+              "--peer-program", TOY, "-o", "out.h5")
     results = load(katt.folder / "out.h5")
     states = dict(zip(results.points["variant"].tolist(), freshness(results, source_tree(ROOT)), strict=True))
     assert states["right"].state == NONE and states["naive"].state == FRESH

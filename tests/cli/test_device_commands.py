@@ -29,8 +29,7 @@ OPERATORS = {
 
 @pytest.fixture
 def info(katt):
-    done = katt("info", "--json", "--measure")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("info", "--json", "--measure")
     return json.loads(done.stdout)
 
 
@@ -63,9 +62,8 @@ def test_devices(katt, info):
     last = len(devices) - 1
     run = ("run", "rope", "--in", CASES / "rope_bf16_llama3.h5", "--backend", "cuda")
     chosen = {"SOFTCUDA_DEVICES": str(len(devices))}
-    done = katt(*run, "--out", "last.h5", "--device", last, env=chosen)
-    assert done.returncode == 0, done.stderr
-    assert katt(*run, "--out", "first.h5", env=chosen).returncode == 0
+    katt.runs(*run, "--out", "last.h5", "--device", last, env=chosen)
+    katt.runs(*run, "--out", "first.h5", env=chosen)
     with h5py.File(katt.folder / "last.h5") as one, h5py.File(katt.folder / "first.h5") as other:
         assert np.array_equal(one["out"][:], other["out"][:])
     beyond = katt(*run, "--out", "none.h5", "--device", last + 1, env=chosen)
@@ -78,11 +76,9 @@ def test_sweep(katt, op):
     """Every variant, dtype and pass is verified; what does not run is refused, and says why."""
     described = json.loads(katt("info", "--json").stdout)["operators"]
     passes = next(entry["passes"] for entry in described if entry["name"] == op)
-    done = katt("sweep", op, "--backend", "cuda", "--dtype", "f32,f16,bf16", "--pass", ",".join(passes), "--rounds", 1,
-                "--budget-s", 0, *OPERATORS[op], "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    with h5py.File(katt.folder / "out.h5") as file:
-        rows = file["points"][:]
+    katt.runs("sweep", op, "--backend", "cuda", "--dtype", "f32,f16,bf16", "--pass", ",".join(passes), "--rounds", 1,
+              "--budget-s", 0, *OPERATORS[op], "-o", "out.h5")
+    rows = katt.rows()
     assert {row["backend"] for row in rows} == {b"cuda"}
     assert {row["pass"].decode() for row in rows} == set(passes)
     for direction in passes:
@@ -97,23 +93,20 @@ def test_sweep(katt, op):
 
 
 def test_tune(katt):
-    done = katt("tune", "attention", "--backend", "cuda", "--seq", 64, "--heads", 1, "--head-dim", 64, "--dtype", "bf16",
-                "--variant", "flash_mma", "--rounds", 1, "--budget-s", 0, "-o", "tiles.json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("tune", "attention", "--backend", "cuda", "--seq", 64, "--heads", 1, "--head-dim", 64, "--dtype",
+                     "bf16", "--variant", "flash_mma", "--rounds", 1, "--budget-s", 0, "-o", "tiles.json")
     assert "flash_mma" in done.stdout and "flash_mma" in (katt.folder / "tiles.json").read_text()
 
 
 def test_memory(katt):
-    done = katt("memory", "--model", TINY, "--batch", 2, "--seq", 24, "--backend", "cuda", "--measure", "--json")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("memory", "--model", TINY, "--batch", 2, "--seq", 24, "--backend", "cuda", "--measure", "--json")
     staging = 2 * (4 << 20)  # the pinned chunks of a transfer, which the forecast of a model leaves out
     for use in json.loads(done.stdout).values():
         assert use["total_bytes"] == pytest.approx(use["measured_bytes"] - staging, rel=0.1)
 
 
 def test_profile(katt):
-    done = katt("sweep", "llama_block", *OPERATORS["llama_block"], "--backend", "cuda", "--variant", "fused",
-                "--rounds", 1, "--budget-s", 0, "--profile", "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "llama_block", *OPERATORS["llama_block"], "--backend", "cuda", "--variant", "fused", "--rounds",
+              1, "--budget-s", 0, "--profile", "-o", "out.h5")
     with h5py.File(katt.folder / "out.h5") as file:
         assert "profile/run-0001/000001" in file

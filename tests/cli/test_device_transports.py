@@ -70,8 +70,7 @@ def test_training_over_nccl(build, ranks, expected, monkeypatch):  # noqa: F811
     for name, value in with_double().items():
         monkeypatch.setenv(name, value)
     steps = 2
-    done = ranks(2, *training(expected, steps=steps), "--tensor", 2, "--backend", "cuda", "--log", "log.h5", timeout=600)
-    assert done.returncode == 0, done.stderr
+    ranks.runs(2, *training(expected, steps=steps), "--tensor", 2, "--backend", "cuda", "--log", "log.h5", timeout=600)
     with h5py.File(ranks.folder / "log.h5") as log:
         assert log.attrs["transport"] == "NCCL"
         np.testing.assert_allclose(log["loss"][...], expected["train/losses"][:steps], rtol=2e-4)

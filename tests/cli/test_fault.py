@@ -14,16 +14,11 @@ LONG = ("sweep", "attention", "--seq", "16:320:+16", "--heads", "2", "--head-dim
         "naive,flash", "--backend", BACKEND, "--isolate", "--threads", "1", "-o", "out.h5")  # fmt: skip
 
 
-def rows(path):
-    with h5py.File(path) as file:
-        return file["points"][:]
-
-
 def test_a_fault_is_a_failed_row(faulty):
     arguments = (*SWEEP, "--variant", "naive,faulty,fused")
     done = faulty(*arguments)
     assert done.returncode == 1, done.stderr
-    table = rows(faulty.folder / "out.h5")
+    table = faulty.rows()
     assert [(row["tokens"], row["variant"].decode(), row["status"].decode()) for row in table] == [
         (tokens, variant, "failed" if variant == "faulty" else "ok")
         for tokens in (3, 5) for variant in ("naive", "faulty", "fused")]
@@ -48,7 +43,7 @@ def test_a_variant_that_hangs_is_a_failed_row(faulty):
     done = faulty(*(part for part in arguments if part != "--isolate"))
     assert done.returncode == 1, done.stderr
     assert time.monotonic() - start > 3  # two points
-    for row in rows(faulty.folder / "out.h5"):
+    for row in faulty.rows():
         if row["variant"] == b"endless":
             assert (row["status"], row["samples"]) == (b"failed", 0)
             assert row["reason"] == b"did not end within 1.5 s, the limit of --limit-s"
@@ -59,7 +54,7 @@ def test_a_variant_that_hangs_is_a_failed_row(faulty):
 
 
 def test_a_limit_leaves_alone_what_ends_in_time(faulty):
-    assert faulty(*SWEEP, "--variant", "naive,fused", "--limit-s", "20").returncode == 0
+    faulty.runs(*SWEEP, "--variant", "naive,fused", "--limit-s", "20")
     for value, words in (("0", "from 0.1"), ("soon", "expected")):
         (faulty.folder / "out.h5").unlink(missing_ok=True)
         assert words in faulty.refuses(*SWEEP, "--variant", "fused", "--limit-s", value)
@@ -69,7 +64,7 @@ def test_a_variant_that_takes_another_dtype_is_a_failed_row(faulty):
     done = faulty("sweep", "softmax", "--tokens", "5", "--vocab", "16", "--dtype", "f16,bf16", "--backend", BACKEND,
                   "--variant", "naive,f32_alone", "--rounds", "2", "--threads", "1", "-o", "out.h5")  # fmt: skip
     assert done.returncode == 1, done.stderr
-    table = rows(faulty.folder / "out.h5")
+    table = faulty.rows()
     assert [row["status"] for row in table] == [b"ok", b"failed"] * 2
     for row, dtype in zip(table[1::2], (b"f16", b"bf16"), strict=True):
         assert row["reason"] == b"a view of f32 was asked of a tensor that holds " + dtype + b", expected its own dtype"
@@ -79,7 +74,7 @@ def test_overwrite_is_for_the_first_process_alone(faulty):
     (faulty.folder / "out.h5").write_bytes(b"something else")
     done = faulty(*SWEEP, "--variant", "faulty,fused", "--overwrite")
     assert done.returncode == 1, done.stderr
-    assert len(rows(faulty.folder / "out.h5")) == 4
+    assert len(faulty.rows()) == 4
 
 
 def test_refusals_are_those_of_any_sweep(faulty):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from conftest import BACKEND, CASES, ROOT, TINY
+from conftest import BACKEND, CASES, ROOT, TINY, program_in
 
 LIBRARY = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "libkatt_faults.so"
 pytestmark = [pytest.mark.skipif(BACKEND != "openmp", reason="files are written by the host"),
@@ -202,17 +202,15 @@ class Walk:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """Inputs of all commands, and what an unbroken training makes."""
-    program = os.environ.get("KATT")
-    if not program:
-        pytest.skip("KATT does not name the program")
     place = tmp_path_factory.mktemp("prepared")
     work = place / "work"
     work.mkdir()
+    katt = program_in(work)
     shutil.copy(CASES / "attention_f32_causal_gqa.h5", work / "case.h5")
     (work / "text").write_text("the quick brown fox jumps over the lazy dog " * 20)
     for arguments in ([*SWEEP, "--tokens", 3, "-o", "three.h5"], [*SWEEP, "--tokens", 5, "-o", "five.h5"],
                       [*TUNE, "--seq", 8, "-o", "eight.json"], TRAIN):  # fmt: skip
-        subprocess.run([program, *map(str, arguments)], cwd=work, check=True, capture_output=True, timeout=120)
+        katt.runs(*arguments)
     (work / "out").rename(place / "reference")
     (work / "log.h5").unlink()
     return place

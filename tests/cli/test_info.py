@@ -36,8 +36,7 @@ def test_json(katt):
 
 
 def test_one_screen(katt):
-    done = katt("info")
-    assert done.returncode == 0
+    done = katt.runs("info")
     for word in ("commit", "Kokkos", "socket", "NUMA node", "naive", "flash", "memory", "caches", "counters", "cuda"):
         assert word in done.stdout
     assert len(done.stdout.splitlines()) <= 40
@@ -50,8 +49,7 @@ def test_one_screen(katt):
 
 
 def test_one_operator(katt):
-    done = katt("info", "attention")
-    assert done.returncode == 0
+    done = katt.runs("info", "attention")
     for words in ("--seq, --seq-q", "f32, f16, bf16", "forward on openmp", "q (B, Hq, Sq, D)", "mask ", " optional",
                   "dk "):
         assert words in done.stdout
@@ -67,8 +65,7 @@ def test_one_operator(katt):
 
 
 def test_all(katt):
-    done = katt("info", "--all")
-    assert done.returncode == 0
+    done = katt.runs("info", "--all")
     for word in ("flags", "isa", "huge pages", "tiles 64x64", "attention: ", "rmsnorm: "):
         assert word in done.stdout
 
@@ -90,8 +87,7 @@ def test_blas_has_kernels_of_this_cpu(katt):
 
 
 def test_measure(katt):
-    done = katt("info", "--json", "--measure", "--threads", "1")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("info", "--json", "--measure", "--threads", "1")
     info = json.loads(done.stdout)
     assert {row["threads"] for row in info["ceilings"]} == {1}
     values = {row["name"]: row["value"] for row in info["ceilings"]}

@@ -6,17 +6,11 @@ import h5py
 import numpy as np
 import pytest
 from conftest import TINY
-from models import last_ids, random_tensors
-
-
-def ids(tokens):
-    return ",".join(str(token) for token in tokens)
+from models import ids, last_ids, random_tensors
 
 
 def test_logits(katt, checkpoint, expected):
-    done = katt("logits", "--model", checkpoint, "--tokens", ids(expected["prompt"]), "--out", "out.h5",
-                "--json")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("logits", "--model", checkpoint, "--tokens", ids(expected["prompt"]), "--out", "out.h5", "--json")
     with h5py.File(katt.folder / "out.h5") as file:
         logits = file["logits"][...]
     assert json.loads(done.stdout) == {"out": "out.h5", "logits": list(logits.shape)}
@@ -66,8 +60,7 @@ def test_several_prompts_in_one_batch(katt, how):
     prompts = ["1,2,3", "7", ",".join(map(str, range(1, 40))), "5,5,9,1"]
     (katt.folder / "prompts.txt").write_text("\n".join(prompts) + "\n")
     options = ["--model", TINY, "--max-new-tokens", 6, *how]
-    done = katt("generate", "--prompts", "prompts.txt", "--out", "new.h5", *options)
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("generate", "--prompts", "prompts.txt", "--out", "new.h5", *options)
     assert "4 prompts" in done.stdout and "peak" in done.stdout
     batch = [[int(token) for token in line.split(",")] for line in done.stdout.splitlines()[-4:]]
     alone = [option for option in options if option not in ("--batch", 2)]
@@ -95,15 +88,14 @@ def test_prompts_that_are_none(katt):
     assert "--batch: expected with --prompts" in katt.refuses("generate", "--model", TINY, "--tokens", 1, "--batch", 2)
     assert "no such file" in katt.refuses("generate", "--model", TINY, "--prompts", "none.txt")
     file.write_bytes(b"1,2\r\n3\r\n")  # ends of lines as Windows has them
-    assert katt("generate", *options, "--max-new-tokens", 2).returncode == 0
+    katt.runs("generate", *options, "--max-new-tokens", 2)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("arguments", [[], ["--checkpoint"]])
 def test_memory_forecast(katt, dtype, arguments):
-    done = katt("memory", "--model", TINY, "--batch", 4, "--seq", 128, "--dtype", dtype, "--measure", "--json",
-                *arguments)
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("memory", "--model", TINY, "--batch", 4, "--seq", 128, "--dtype", dtype, "--measure", "--json",
+                     *arguments)
     for use in json.loads(done.stdout).values():
         assert use["total_bytes"] == pytest.approx(use["measured_bytes"], rel=0.1)
 
@@ -123,8 +115,7 @@ def test_stops_at_every_end(katt, model):
     ways = [["--tokens", "1,2,3"], ["--tokens", "1,2,3", "--temperature", 1, "--seed", 4], ["--prompts", "prompts.txt"]]
 
     def made(way, *more):
-        done = katt(*options, *way, *more)
-        assert done.returncode == 0, done.stderr
+        done = katt.runs(*options, *way, *more)
         tokens = json.loads(done.stdout)["tokens"]
         return (tokens if "--prompts" in way else [tokens]), done.stderr
 
@@ -172,7 +163,7 @@ def test_logits_that_are_not_finite(katt, model):
     generate = ["generate", "--model", folder, "--max-new-tokens", 2]
     for how in [[], ["--temperature", 1], ["--no-cache"], ["--dtype", "bf16"]]:
         assert f"katt: {NOT_FINITE} 3: a weight" in ends_not_finite(katt(*generate, "--tokens", "1,2,3,9", *how))
-    assert katt(*generate, "--tokens", "1,2,3,4").returncode == 0
+    katt.runs(*generate, "--tokens", "1,2,3,4")
     (katt.folder / "prompts.txt").write_text("1,2\n3\n4,9,5\n")
     for how in [[], ["--temperature", 1, "--batch", 1]]:
         done = katt(*generate, "--prompts", "prompts.txt", "--out", "out.h5", *how)
@@ -184,8 +175,8 @@ def test_logits_that_are_not_finite(katt, model):
     tensors["model.layers.1.mlp.down_proj.weight"] *= 1e9  # f32 and bf16 hold it
     model(tensors)
     assert "f16 overflows" in ends_not_finite(katt(*generate, "--tokens", "1,2,9", "--dtype", "f16"))
-    assert katt(*generate, "--tokens", "1,2,9").returncode == 0
-    assert katt(*generate, "--tokens", "1,2,9", "--dtype", "bf16").returncode == 0
+    katt.runs(*generate, "--tokens", "1,2,9")
+    katt.runs(*generate, "--tokens", "1,2,9", "--dtype", "bf16")
 
 
 def test_a_text_is_for_python(katt, random_model):

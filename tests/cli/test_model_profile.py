@@ -1,7 +1,6 @@
 """--profile of katt train and katt generate: a table by phase and operator, in the log, drawn by katt-report."""
 
 import json
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -9,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import h5py
 import numpy as np
 import pytest
-from conftest import ROOT, Program
+from conftest import ROOT, program_in
 from models import CONFIG
 
 LAYERS, HIDDEN, MLP, VOCAB, KV = 2, 32, 64, 256, 16
@@ -34,9 +33,7 @@ def model(katt):
 def profiled(tmp_path_factory):
     """The program in a folder with the logs of a profiled answer, a profiled and a plain training, and what they said: each
     profile takes the seconds of the ceilings."""
-    if not os.environ.get("KATT"):
-        pytest.skip("KATT does not name the program")
-    katt = Program(os.environ["KATT"], tmp_path_factory.mktemp("profiled"))
+    katt = program_in(tmp_path_factory.mktemp("profiled"))
     model = model_in(katt.folder)
     said = [katt(*generate(model, "--profile", "--log", "answer.h5")),
             katt(*train(model, "--json", "--profile", "--log", "steps.h5")),
@@ -145,8 +142,7 @@ def test_train_by_phase_and_operator(profiled):
 
 def test_a_configuration_file_may_ask_for_it(katt, model):
     (katt.folder / "train.toml").write_text("profile = true\nlog = \"log.h5\"\n")
-    done = katt(*train(model, "--config", "train.toml"))
-    assert done.returncode == 0, done.stderr
+    katt.runs(*train(model, "--config", "train.toml"))
     assert profile(katt.folder / "log.h5")[1]
 
 

@@ -10,7 +10,7 @@ import subprocess
 
 import h5py
 import pytest
-from conftest import BACKEND, CASES, TINY
+from conftest import BACKEND, CASES, TINY, program_in
 
 CASE = CASES / "attention_f32_causal_gqa.h5"
 SWEEP = ["sweep", "softmax", "--no-ceilings", "--tokens", 3, "--vocab", 16, "--dtype", "f32", "--rounds", 2, "--threads", 1,
@@ -24,12 +24,9 @@ TRAIN = ["train", "--model", "model", "--text", "text", "--steps", 1, "--seq", 1
 @pytest.fixture(scope="module")
 def part(tmp_path_factory):
     """A result file."""
-    program = os.environ.get("KATT")
-    if not program:
-        pytest.skip("KATT does not name the program")
-    path = tmp_path_factory.mktemp("part") / "part.h5"
-    subprocess.run([program, *map(str, SWEEP), "-o", path], check=True, capture_output=True, timeout=120)
-    return path
+    katt = program_in(tmp_path_factory.mktemp("part"))
+    katt.runs(*SWEEP, "-o", "part.h5")
+    return katt.folder / "part.h5"
 
 
 @pytest.fixture
@@ -79,8 +76,7 @@ def test_what_is_there_is_replaced_only_when_asked(katt_with_files, arguments, t
     path = katt.folder / target
     path.chmod(0o600)
     assert "exists; expected a new file" in katt.refuses(*arguments, target)
-    done = katt(*arguments, target, "--overwrite")
-    assert done.returncode == 0, done.stderr
+    katt.runs(*arguments, target, "--overwrite")
     h5py.File(path).close()
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -88,9 +84,8 @@ def test_what_is_there_is_replaced_only_when_asked(katt_with_files, arguments, t
 def test_resuming_in_the_folder_of_the_model(katt_with_files):
     """A run's own save may also be named as its model."""
     katt = katt_with_files
-    assert katt(*TRAIN, "--out", "out").returncode == 0
-    done = katt("train", "--model", "out", "--text", "text", "--steps", 2, "--seq", 16, "--out", "out", "--resume")
-    assert done.returncode == 0, done.stderr
+    katt.runs(*TRAIN, "--out", "out")
+    katt.runs("train", "--model", "out", "--text", "text", "--steps", 2, "--seq", 16, "--out", "out", "--resume")
     assert "no run to continue" in katt.refuses(*TRAIN, "--out", "model", "--resume"), "a model that is no run's save"
     shutil.copytree(katt.folder / "model", katt.folder / "other")
     assert "no run to continue" in katt.refuses(*TRAIN, "--out", "other", "--resume")
@@ -148,7 +143,7 @@ def test_two_that_tune_lose_nothing(katt):
 @pytest.mark.skipif(BACKEND != "openmp", reason="tunes on the host")
 def test_tuning_touches_no_other_file(katt):
     (katt.folder / "t.json.h5").write_bytes(b"the user's")
-    assert katt(*TUNE, "--seq", 8, "-o", "t.json").returncode == 0
+    katt.runs(*TUNE, "--seq", 8, "-o", "t.json")
     assert (katt.folder / "t.json.h5").read_bytes() == b"the user's"
     assert sorted(path.name for path in katt.folder.iterdir()) == ["t.json", "t.json.h5"]
     assert "is the file of -o" in katt.refuses(*TUNE, "--seq", 8, "-o", "t.json", "--results", "./t.json")
@@ -218,6 +213,6 @@ def test_a_case_that_is_open_elsewhere(katt_with_files):
     with h5py.File(katt.folder / "part.h5", "r+"):
         assert "another program has it open for writing" in katt.refuses("merge", "part.h5", "-o", "o.h5")
     with h5py.File(katt.folder / "case.h5", "r"):
-        assert katt(*RUN, "--out", "o.h5").returncode == 0
+        katt.runs(*RUN, "--out", "o.h5")
     with h5py.File(katt.folder / "new.h5", "w"):
         assert "another program" in katt.refuses("run", "attention", "--in", "new.h5", "--out", "p.h5")

@@ -24,14 +24,13 @@ def check(frame, size=16):
 
 
 def test_parts_and_ranks_keep_groups_together(katt, ranks):  # noqa: F811
-    assert katt(*SWEEP, "-o", "one.h5").returncode == 0
+    katt.runs(*SWEEP, "-o", "one.h5")
     check(table(katt.folder / "one.h5"))
     for part in (1, 2):
-        done = katt(*SWEEP, "--shard", f"{part}/2", "-o", f"part_{part}.h5")
-        assert done.returncode == 0, done.stderr
+        done = katt.runs(*SWEEP, "--shard", f"{part}/2", "-o", f"part_{part}.h5")
         check(table(katt.folder / f"part_{part}.h5"), 8)
-    assert katt("merge", "part_2.h5", "part_1.h5", "-o", "both.h5").returncode == 0
-    assert ranks(3, *SWEEP, "-o", "three.h5").returncode == 0
+    katt.runs("merge", "part_2.h5", "part_1.h5", "-o", "both.h5")
+    ranks.runs(3, *SWEEP, "-o", "three.h5")
     for name in ("both.h5", "three.h5"):
         check(table(katt.folder / name))
         assert rows(katt.folder / name) == rows(katt.folder / "one.h5")
@@ -43,8 +42,7 @@ def test_parts_and_ranks_keep_groups_together(katt, ranks):  # noqa: F811
 
 def test_a_sweep_of_all_ranks_is_paired(katt, ranks):  # noqa: F811
     sweep = ("sweep", "all_reduce", "--ranks", "2", "--variant", "rounds", "--rounds", "3", "-o", "out.h5")
-    done = ranks(2, *sweep, "--bytes", "64,4096", "--paired", "bytes")
-    assert done.returncode == 0, done.stderr
+    ranks.runs(2, *sweep, "--bytes", "64,4096", "--paired", "bytes")
     frame = table(katt.folder / "out.h5")
     assert len(frame) == 2 and (frame.paired_to == "message_size=64").all() and np.isfinite(frame.paired_ratio).all()
     done = ranks(2, *sweep, "--overwrite", "--paired", "ranks")
@@ -52,10 +50,9 @@ def test_a_sweep_of_all_ranks_is_paired(katt, ranks):  # noqa: F811
 
 
 def test_a_peer_holds_every_point(katt):
-    done = katt("sweep", "swiglu", "--tokens", "3,5", "--intermediate", 5, "--variant", "naive", "--threads", 1,
-                "--rounds", 4, "--peer", "right", "--peer-program", TOY, "--peer-timeout-s", 20,
-                "--paired", "tokens=5", "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "swiglu", "--tokens", "3,5", "--intermediate", 5, "--variant", "naive", "--threads", 1,
+              "--rounds", 4, "--peer", "right", "--peer-program", TOY, "--peer-timeout-s", 20, "--paired", "tokens=5",
+              "-o", "out.h5")
     frame = table(katt.folder / "out.h5")
     assert len(frame) == 4 and (frame.status == "ok").all()
     peer = frame[frame.variant == "right"]
@@ -64,7 +61,6 @@ def test_a_peer_holds_every_point(katt):
 
 
 def test_the_experiment_of_block_masks_is_paired(katt):
-    done = katt("sweep", ROOT / "experiments" / "block_sparse" / "sweep.toml", "--seq", 128, "--dry-run")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("sweep", ROOT / "experiments" / "block_sparse" / "sweep.toml", "--seq", 128, "--dry-run")
     lines = done.stdout.splitlines()
     assert all("paired with block_density=1" in line for line in lines[:-1]) and len(lines) > 4

@@ -3,10 +3,8 @@
 import ctypes.util
 import subprocess
 
-import h5py
 import pytest
 from conftest import ROOT
-from test_peers import rows_of
 
 PROGRAM = ROOT / "build" / "peers" / "bin" / "katt-peers"
 
@@ -38,8 +36,7 @@ sweep = [
 def sweep_libraries(katt, *arguments):
     done = katt("sweep", *map(str, arguments), "--peer-program", PROGRAM, "--rounds", 1, "--threads", 1,
                 "-o", "out.h5", timeout=600)  # fmt: skip
-    with h5py.File(katt.folder / "out.h5") as file:
-        rows = file["points"][:]
+    rows = katt.rows()
     report = [(row["variant"], row["dtype"], row["pass"], row["status"], row["reason"]) for row in rows]
     assert done.returncode == 0, report
     return rows, report
@@ -252,10 +249,9 @@ def test_onednn_that_is_missing_is_named(katt):
     program.write_text(f'#!/bin/sh\nexec "{PROGRAM.parent}/python" -c "import sys; sys.prefix = \'/nowhere\'; '
                        'from katt_peers.__main__ import main; sys.exit(main())" "$@"\n')  # fmt: skip
     program.chmod(0o755)
-    done = katt("sweep", "softmax", "--tokens", 3, "--vocab", 5, "--variant", "naive", "--rounds", 1,
-                "--peer", "onednn", "--peer-program", program, "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    row = rows_of(katt.folder / "out.h5")["onednn"]
+    katt.runs("sweep", "softmax", "--tokens", 3, "--vocab", 5, "--variant", "naive", "--rounds", 1, "--peer", "onednn",
+              "--peer-program", program, "-o", "out.h5")
+    row = katt.variants()["onednn"]
     assert row["status"] == b"skipped"
     assert b"oneDNN is not installed" in row["reason"] and b"scripts/peers" in row["reason"]
 

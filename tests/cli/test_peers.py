@@ -17,16 +17,11 @@ from toy_peer import SECONDS
 TOY = Path(__file__).with_name("toy_peer.py")
 
 
-def rows_of(path):
-    with h5py.File(path) as file:
-        return {row["variant"].decode(): row for row in file["points"][:]}
-
-
 def sweep(katt, peers, tokens="3", program=TOY):
     done = katt("sweep", "swiglu", "--tokens", tokens, "--intermediate", 5, "--variant", "naive", "--threads", 1,
                 "--rounds", 4, "--peer", peers, "--peer-program", program, "--peer-timeout-s", 1.5,
                 "-o", "out.h5")  # fmt: skip
-    return done, rows_of(katt.folder / "out.h5")
+    return done, katt.variants()
 
 
 def gone(katt, name):
@@ -112,10 +107,9 @@ needs_two_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reas
 @needs_two_processors
 @pytest.mark.parametrize(("threads", "bind", "bound"), [(1, 1, 0), (2, 0, 0), (2, 1, 2)])
 def test_a_peer_is_told_the_processors(katt, threads, bind, bound):
-    done = katt("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--rounds", 1,
-                "--threads", threads, "--bind", bind, "--peer", "right", "--peer-program", TOY,
-                "-o", "out.h5", env={"OMP_PROC_BIND": "true"})  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "swiglu", "--tokens", 3, "--intermediate", 5, "--variant", "naive", "--rounds", 1, "--threads",
+              threads, "--bind", bind, "--peer", "right", "--peer-program", TOY, "-o", "out.h5",
+              env={"OMP_PROC_BIND": "true"})
     request = json.loads((katt.folder / "right.json").read_text())
     assert request["processors"] == sorted(os.sched_getaffinity(0))
     assert len(request["bound"]) == len(set(request["bound"])) == bound
@@ -159,10 +153,9 @@ def test_a_missing_peer_is_named_and_the_sweep_goes_on(katt):
 
 
 def test_what_an_operator_cannot_hand_over_is_skipped(katt):
-    done = katt("sweep", "attention", "--seq", 16, "--block-density", 0.5, "--block-size", 8, "--variant", "flash",
-                "--peer", "right", "--peer-program", TOY, "--rounds", 2, "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert b"attention cannot hand these inputs to a peer" == rows_of(katt.folder / "out.h5")["right"]["reason"]
+    katt.runs("sweep", "attention", "--seq", 16, "--block-density", 0.5, "--block-size", 8, "--variant", "flash",
+              "--peer", "right", "--peer-program", TOY, "--rounds", 2, "-o", "out.h5")
+    assert b"attention cannot hand these inputs to a peer" == katt.variants()["right"]["reason"]
 
 
 def test_a_sweep_file_names_peers_and_resume_knows_them(katt):
@@ -170,8 +163,8 @@ def test_a_sweep_file_names_peers_and_resume_knows_them(katt):
         f'op = "swiglu"\ntokens = 3\nintermediate = 5\nvariant = "naive"\npeer = ["right", "refuses"]\n'
         f'rounds = 2\npeer_program = "{TOY}"\n'
     )
-    assert katt("sweep", "sweep.toml", "-o", "out.h5").returncode == 0
-    assert set(rows_of(katt.folder / "out.h5")) == {"naive", "right", "refuses"}
+    katt.runs("sweep", "sweep.toml", "-o", "out.h5")
+    assert set(katt.variants()) == {"naive", "right", "refuses"}
     again = katt("sweep", "sweep.toml", "-o", "out.h5", "--resume")
     assert "nothing left to do" in again.stderr
 

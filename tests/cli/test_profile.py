@@ -19,8 +19,7 @@ def profiles(path):
 
 
 def test_every_operator_of_a_block_has_its_share(katt):
-    done = katt(*BLOCK, "--variant", "naive,fused", "--pass", "forward,backward", "--profile")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs(*BLOCK, "--variant", "naive,fused", "--pass", "forward,backward", "--profile")
     found = profiles(katt.folder / "out.h5")
     assert set(found) == {(v, p) for v in ("naive", "fused") for p in ("forward", "backward")}
     for (variant, direction), (table, attributes) in found.items():
@@ -49,16 +48,14 @@ def test_kernels_are_shown_where_there_are_no_regions(katt):
         'op = "attention"\nseq = 32\nheads = 2\nhead_dim = 16\nvariant = "naive,flash"\nrounds = 3\nthreads = 1\n'
         "profile = 1\n"
     )
-    done = katt("sweep", "sweep.toml", "-o", "out.h5")
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "sweep.toml", "-o", "out.h5")
     for table, _ in profiles(katt.folder / "out.h5").values():
         outer = table[table["depth"] == 0]
         assert any(name.startswith(b"katt::attention::") for name in outer["name"])
 
 
 def test_nothing_is_recorded_without_it(katt):
-    done = katt(*BLOCK, "--variant", "fused")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs(*BLOCK, "--variant", "fused")
     assert "katt::" not in done.stderr
     with h5py.File(katt.folder / "out.h5") as file:
         assert "profile" not in file

@@ -9,9 +9,11 @@ import subprocess
 import time
 
 import h5py
+import models
 import numpy as np
 import pytest
-from conftest import ALL_CASES, TINY, own_words
+from conftest import ALL_CASES, TINY, Runs, own_words, refusal_of, said_by_katt
+from models import ids, results_of
 
 MPIRUN = shutil.which("mpirun")
 pytestmark = pytest.mark.skipif(MPIRUN is None, reason="no mpirun")
@@ -31,44 +33,39 @@ LAYOUTS = [
 NAMES = [f"{ranks}: {' '.join(map(str, layout))}" for ranks, layout in LAYOUTS]
 
 
-@pytest.fixture
-def ranks(katt, with_mpi):
+class Ranks(Runs):
     """ranks(P, …) runs `mpirun -n P katt …`, ranks.start(P, …) starts it."""
 
-    def command(count, *arguments):
-        return [MPIRUN, "-q", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca",
-                "mpi_yield_when_idle", "1", "-n", str(count), katt.path, *map(str, arguments), "--threads", "1"]
+    def __init__(self, katt):
+        self.path, self.folder = katt.path, katt.folder
 
-    def run(count, *arguments, timeout=300):
-        done = subprocess.run(command(count, *arguments), cwd=katt.folder, capture_output=True, text=True,
+    def command(self, count, *arguments):
+        return [MPIRUN, "-q", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca",
+                "mpi_yield_when_idle", "1", "-n", str(count), self.path, *map(str, arguments), "--threads", "1"]
+
+    def __call__(self, count, *arguments, timeout=300):
+        done = subprocess.run(self.command(count, *arguments), cwd=self.folder, capture_output=True, text=True,
                               timeout=timeout)
         done.stderr = own_words(done.stderr)
         return done
 
-    def start(count, *arguments):
-        return subprocess.Popen(command(count, *arguments), cwd=katt.folder, stdout=subprocess.PIPE,
+    def start(self, count, *arguments):
+        return subprocess.Popen(self.command(count, *arguments), cwd=self.folder, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
-    run.start = start
-    run.folder = katt.folder
-    return run
+
+@pytest.fixture
+def ranks(katt, with_mpi):
+    return Ranks(katt)
 
 
 @pytest.fixture(scope="module")
 def expected():
-    """The results of transformers and PyTorch from the checkpoint, and the options of the
-    training."""
-    with h5py.File(TINY / "expected.h5") as file:
-        names = ["prompt", "greedy", "logits", "train/losses", "train/grad_norms"]
-        return {**{name: file[name][...] for name in names}, "options": dict(file["train"].attrs)}
+    return results_of(TINY)
 
 
 def training(expected, **changes):
-    """The options of the training in expected.h5."""
-    options = {name: expected["options"][name] for name in ["steps", "batch", "seq", "accumulation", "lr"]}
-    options.update(changes)
-    return ["train", "--model", TINY, "--data", TINY / "expected.h5",
-            *[part for name, value in options.items() for part in ["--" + name, value]]]
+    return models.training(TINY, expected, **changes)
 
 
 def check_curve(path, expected):
@@ -79,8 +76,7 @@ def check_curve(path, expected):
 
 @pytest.mark.parametrize("count, layout", LAYOUTS, ids=NAMES)
 def test_trains_as_pytorch(ranks, expected, count, layout):
-    done = ranks(count, *training(expected), *layout, "--log", "log.h5")
-    assert done.returncode == 0, done.stderr
+    done = ranks.runs(count, *training(expected), *layout, "--log", "log.h5")
     assert len(done.stdout.splitlines()) == 1, "one rank prints"
     check_curve(ranks.folder / "log.h5", expected)
 
@@ -92,8 +88,7 @@ def test_killed_ranks_lose_nothing_that_was_saved(katt, ranks, expected):
     kills = int(os.environ.get("KATT_KILLS", "4" if ALL_CASES else "2"))
     steps = (25 if "KATT_KILLS" in os.environ else 10) * kills  # so many that the run does not end before
     command = training(expected, steps=steps, batch=8, accumulation=8, lr=1e-4)
-    done = katt(*command, "--log", "unbroken.h5", "--threads", 1)
-    assert done.returncode == 0, done.stderr
+    katt.runs(*command, "--log", "unbroken.h5", "--threads", 1)
     layouts = [[], ["--zero", 1], ["--tensor", 2], ["--tensor", 2, "--zero", 1, "--sequence-parallel", 1],
                ["--context", 2], ["--tensor", 2, "--pipeline", 2],
                ["--pipeline", 2, "--context", 2, "--context-variant", "ulysses"]]
@@ -124,10 +119,8 @@ def test_killed_ranks_lose_nothing_that_was_saved(katt, ranks, expected):
 
 def test_what_was_trained_is_a_checkpoint(ranks, katt, expected):
     """Ranks write what one rank reads, in transformers' names and shapes."""
-    done = ranks(4, *training(expected), "--tensor", 2, "--pipeline", 2, "--out", "out")
-    assert done.returncode == 0, done.stderr
-    done = katt(*training(expected, steps=1), "--out", "alone")
-    assert done.returncode == 0, done.stderr
+    ranks.runs(4, *training(expected), "--tensor", 2, "--pipeline", 2, "--out", "out")
+    katt.runs(*training(expected, steps=1), "--out", "alone")
 
     def header(folder):
         data = (katt.folder / folder / "model.safetensors").read_bytes()
@@ -155,22 +148,19 @@ def shards_of(folder):
 def test_shards(ranks, katt, expected):
     """Each rank writes a file; other layouts go on from them, and every reader takes them."""
     for layout in [["--tensor", 2, "--zero", 1], ["--pipeline", 2]]:
-        done = ranks(4, *training(expected, steps=8), *layout, "--out", "out", "--save-shards", 4, "--overwrite")
-        assert done.returncode == 0, done.stderr
+        ranks.runs(4, *training(expected, steps=8), *layout, "--out", "out", "--save-shards", 4, "--overwrite")
         assert len(set(shards_of(ranks.folder / "out").values())) == 4
         assert not (ranks.folder / "out" / "model.safetensors").exists()
-    prompt = ",".join(map(str, expected["prompt"]))
+    prompt = ids(expected["prompt"])
     logits = []
     for count, layout in [(1, []), (2, ["--tensor", 2]), (2, ["--pipeline", 2])]:
-        done = ranks(count, "logits", "--model", "out", "--tokens", prompt, "--out", "out.h5", "--overwrite", *layout)
-        assert done.returncode == 0, done.stderr
+        ranks.runs(count, "logits", "--model", "out", "--tokens", prompt, "--out", "out.h5", "--overwrite", *layout)
         with h5py.File(ranks.folder / "out.h5") as file:
             logits.append(file["logits"][...])
     np.testing.assert_allclose(logits[1], logits[0], atol=2e-5, rtol=0)
     np.testing.assert_allclose(logits[2], logits[0], atol=2e-5, rtol=0)
     assert "model.safetensors.index.json" in katt.refuses(*training(expected), "--out", "out")
-    done = ranks(2, *training(expected), "--tensor", 2, "--out", "out", "--log", "log.h5", "--resume")
-    assert done.returncode == 0, done.stderr
+    ranks.runs(2, *training(expected), "--tensor", 2, "--out", "out", "--log", "log.h5", "--resume")
     check_curve(ranks.folder / "log.h5", expected)
     assert sorted(path.name for path in (ranks.folder / "out").iterdir()) == [
         "config.json", "generation_config.json", "model.safetensors", "training_state.safetensors"]
@@ -180,15 +170,13 @@ def test_shards(ranks, katt, expected):
     (2, ["--tensor", 2]), (2, ["--pipeline", 2]), (4, ["--tensor", 2, "--pipeline", 2]), (2, []),
     (4, ["--tensor", 2, "--context", 2, "--zero", 1, "--micro-batches", 2])])
 def test_logits_and_greedy_continuation(ranks, expected, count, layout):
-    prompt = ",".join(map(str, expected["prompt"]))
-    done = ranks(count, "logits", "--model", TINY, "--tokens", prompt, "--out", "out.h5", *layout)
-    assert done.returncode == 0, done.stderr
+    prompt = ids(expected["prompt"])
+    ranks.runs(count, "logits", "--model", TINY, "--tokens", prompt, "--out", "out.h5", *layout)
     with h5py.File(ranks.folder / "out.h5") as file:
         np.testing.assert_allclose(file["logits"][...], expected["logits"], atol=2e-5, rtol=0)
     # in pieces, so that the stages compute at the same time
-    done = ranks(count, "generate", "--model", TINY, "--tokens", prompt, "--max-new-tokens", len(expected["greedy"]),
-                 "--chunk", 3, *layout)
-    assert done.returncode == 0, done.stderr
+    done = ranks.runs(count, "generate", "--model", TINY, "--tokens", prompt, "--max-new-tokens",
+                      len(expected["greedy"]), "--chunk", 3, *layout)
     assert [int(token) for token in done.stdout.splitlines()[-1].split(",")] == expected["greedy"].tolist()
 
 
@@ -213,9 +201,8 @@ def test_replicas_share_the_prompts(ranks, katt, count, layout):
 def test_memory_of_every_rank(ranks, number, dtype):
     """Layouts in turn in f32 and in bf16."""
     count, layout = [(1, []), *LAYOUTS[:7]][number]
-    done = ranks(count, "memory", "--model", TINY, "--batch", 6, "--seq", 128, "--dtype", dtype, "--measure", "--json",
-                 *layout)
-    assert done.returncode == 0, done.stderr
+    done = ranks.runs(count, "memory", "--model", TINY, "--batch", 6, "--seq", 128, "--dtype", dtype, "--measure",
+                      "--json", *layout)
     forecast = json.loads(done.stdout)
     every = forecast.get("ranks", [forecast["training"]])
     assert len(every) == count
@@ -226,8 +213,7 @@ def test_memory_of_every_rank(ranks, number, dtype):
 def test_memory_without_ranks(katt):
     """A forecast needs no mpirun; ZeRO-1 cuts the optimizer's state by the data parallel ranks."""
     def optimizer(*arguments):
-        done = katt("memory", "--model", TINY, "--batch", 4, "--seq", 64, "--json", *arguments)
-        assert done.returncode == 0, done.stderr
+        done = katt.runs("memory", "--model", TINY, "--batch", 4, "--seq", 64, "--json", *arguments)
         forecast = json.loads(done.stdout)
         return [rank["optimizer_bytes"] for rank in forecast.get("ranks", [forecast["training"]])]
 
@@ -256,10 +242,7 @@ def test_memory_without_ranks(katt):
 ])
 def test_refusals(ranks, expected, count, arguments, message):
     done = ranks(count, *training(expected), *arguments, "--out", "out")
-    assert done.returncode == 2, (done.returncode, done.stderr)
-    assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
-    assert len(lines) == 1 and message in lines[0], done.stderr
+    assert message in refusal_of(done)
     assert not (ranks.folder / "out").exists()
 
 
@@ -276,9 +259,7 @@ def test_commands_of_one_rank(ranks):
 ])
 def test_refusals_of_generation(ranks, count, layout, message):
     done = ranks(count, "generate", "--model", TINY, "--tokens", "1,2", *layout)
-    assert done.returncode == 2 and done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
-    assert len(lines) == 1 and message in lines[0], done.stderr
+    assert message in refusal_of(done)
 
 
 @pytest.mark.parametrize("layout", [["--tensor", 2], ["--pipeline", 2], []], ids=["tensor", "pipeline", "data"])
@@ -298,5 +279,5 @@ def test_logits_that_are_not_finite(ranks, tmp_path, layout):
     for how in [[], ["--temperature", 1]] if ALL_CASES or not layout else [[]]:
         done = ranks(2, "generate", "--model", tmp_path, *prompts, "--max-new-tokens", 4, *layout, *how)
         assert done.returncode == 1 and done.stdout == "", (done.stdout, done.stderr)
-        assert len([line for line in done.stderr.splitlines() if line.startswith("katt: ")]) == 1, done.stderr
+        assert len(said_by_katt(done)) == 1, done.stderr
         assert "the logits are not finite at position 2: a weight of the model is not" in done.stderr

@@ -58,8 +58,7 @@ def test_cases(katt, case):
 @pytest.mark.parametrize(("asked", "ran"), [("auto", "fused"), ("naive", "naive"), ("fused", "fused")])
 def test_logits_are_read_where_the_forward_pass_stored_them(katt, asked, ran):
     case = CASES / "linear_cross_entropy_f32.h5"
-    done = katt("run", "linear_cross_entropy", "--in", case, "--out", "out.h5", "--variant", asked)
-    assert done.returncode == 0, done.stderr
+    katt.runs("run", "linear_cross_entropy", "--in", case, "--out", "out.h5", "--variant", asked)
     with h5py.File(katt.folder / "out.h5") as file:
         assert (file.attrs["variant"], file.attrs["backward_variant"]) == (ran, ran)
 
@@ -67,23 +66,23 @@ def test_logits_are_read_where_the_forward_pass_stored_them(katt, asked, ran):
 def test_the_output_says_what_ran(katt):
     """Variant auto, the default, and its tile; of the backward pass apart."""
     case = CASES / "attention_bf16_mask_kv_len.h5"
-    assert katt("run", "attention", "--in", case, "--out", "out.h5").returncode == 0
+    katt.runs("run", "attention", "--in", case, "--out", "out.h5")
     with h5py.File(katt.folder / "out.h5") as file:
         ran = file.attrs["variant"]
         assert ran in ("flash", "flash_amx", "flash_avx512_bf16", "decode")
         assert file.attrs["tile_q"] > 0 and file.attrs["tile_kv"] > 0
         if "dq" in file:
             assert file.attrs["backward_variant"] != "naive" and file.attrs["backward_tile_q"] > 0
-    assert katt("run", "attention", "--in", case, "--out", "named.h5", "--variant", ran).returncode == 0
+    katt.runs("run", "attention", "--in", case, "--out", "named.h5", "--variant", ran)
     with h5py.File(katt.folder / "out.h5") as one, h5py.File(katt.folder / "named.h5") as other:
         assert (one["out"][...] == other["out"][...]).all()
     for path in sorted(CASES.glob("*.h5")):
         with h5py.File(path) as file:
             op = file.attrs["op"]
-        assert katt("run", op, "--in", path, "--out", "out.h5", "--overwrite").returncode == 0
+        katt.runs("run", op, "--in", path, "--out", "out.h5", "--overwrite")
         with h5py.File(katt.folder / "out.h5") as file:
             assert file.attrs["variant"] not in ("auto", "naive"), op
-        assert katt("run", op, "--in", path, "--out", "out.h5", "--overwrite", "--variant", "naive").returncode == 0
+        katt.runs("run", op, "--in", path, "--out", "out.h5", "--overwrite", "--variant", "naive")
         with h5py.File(katt.folder / "out.h5") as file:
             assert file.attrs["variant"] == "naive" and "tile_q" not in file.attrs
 
@@ -103,8 +102,7 @@ def test_threads_do_not_matter(katt):
     case = CASES / "attention_f32_causal_gqa.h5"
     outputs = []
     for threads in ["1", "2"]:
-        done = katt("run", "attention", "--in", case, "--out", f"{threads}.h5", "--threads", threads)
-        assert done.returncode == 0, done.stderr
+        katt.runs("run", "attention", "--in", case, "--out", f"{threads}.h5", "--threads", threads)
         with h5py.File(katt.folder / f"{threads}.h5") as file:
             outputs.append({name: file[name][...].tobytes() for name in ["out", "lse", "dq", "dk", "dv"]})
     assert outputs[0] == outputs[1]
@@ -136,9 +134,8 @@ def test_the_gradient_of_a_mask_is_written_where_the_case_asks_for_it(katt):
     seen = {}
     for variant in ("auto", "naive", "flash"):
         for threads in (1, 2):
-            done = katt("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite", "--variant", variant,
-                        "--threads", threads)  # fmt: skip
-            assert done.returncode == 0, done.stderr
+            katt.runs("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite", "--variant", variant,
+                      "--threads", threads)
             with h5py.File(katt.folder / "out.h5") as file:
                 assert sorted(file) == ["dk", "dmask", "dq", "dv", "lse", "out"]
                 dmask = file["dmask"][...]
@@ -148,7 +145,7 @@ def test_the_gradient_of_a_mask_is_written_where_the_case_asks_for_it(katt):
     assert len(seen["flash"]) == len(seen["auto"]) == 1
     assert "dmask (B or 1, Hq or 1, Sq, Skv) optional" in katt("info", "attention").stdout
     mask_case(katt.folder)
-    assert katt("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite").returncode == 0
+    katt.runs("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite")
     with h5py.File(katt.folder / "out.h5") as file:
         assert "dmask" not in file and "dq" in file
 
@@ -162,12 +159,10 @@ def test_the_gradient_of_no_mask_is_refused(katt):
 
 
 def test_sweeps_measure_the_gradient_of_a_mask_against_float64(katt):
-    done = katt("sweep", "attention", "--seq", 48, "--heads", 2, "--pass", "forward,backward", "--bias", "0,1",
-                "--mask-gradient", 1, "--variant", "naive,flash", "--dtype", "f32,bf16", "--rounds", 3,
-                "--threads", 1, "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    with h5py.File(katt.folder / "out.h5") as file:
-        rows = [{name: row[name] for name in ("pass", "bias", "status", "reason")} for row in file["points"][:]]
+    katt.runs("sweep", "attention", "--seq", 48, "--heads", 2, "--pass", "forward,backward", "--bias", "0,1",
+              "--mask-gradient", 1, "--variant", "naive,flash", "--dtype", "f32,bf16", "--rounds", 3, "--threads", 1,
+              "-o", "out.h5")
+    rows = [{name: row[name] for name in ("pass", "bias", "status", "reason")} for row in katt.rows()]
     for row in rows:
         ran = row["pass"] == b"backward" and row["bias"] == 1
         assert row["status"] == (b"ok" if ran else b"skipped"), row

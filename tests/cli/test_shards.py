@@ -8,7 +8,7 @@ import subprocess
 import h5py
 import numpy as np
 import pytest
-from conftest import ROOT, Program
+from conftest import ROOT, program_in
 from test_sweep import identities, table
 
 SWEEP = ("sweep", "attention", "--seq", "16:128:x2", "--heads", "1,2", "--head-dim", "16", "--causal", "0,1",
@@ -22,8 +22,7 @@ def shards(katt, count, which=None):
     names = []
     for index in which or range(1, count + 1):
         names.append(f"part_{index}.h5")
-        done = katt(*SWEEP, "--shard", f"{index}/{count}", "-o", names[-1], ceilings=index in WITH_CEILINGS)
-        assert done.returncode == 0, done.stderr
+        katt.runs(*SWEEP, "--shard", f"{index}/{count}", "-o", names[-1], ceilings=index in WITH_CEILINGS)
     return names
 
 
@@ -34,11 +33,8 @@ def rows(path):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """The whole sweep and its four parts, made once."""
-    path = os.environ.get("KATT")
-    if not path:
-        pytest.skip("KATT does not name the program")
-    katt = Program(path, tmp_path_factory.mktemp("parts"))
-    assert katt(*SWEEP, "-o", "whole.h5").returncode == 0
+    katt = program_in(tmp_path_factory.mktemp("parts"))
+    katt.runs(*SWEEP, "-o", "whole.h5")
     shards(katt, 4)
     return katt.folder
 
@@ -60,8 +56,7 @@ def test_four_parts_merged_are_the_rows_of_one(merging):
     # Interleaved: every part has short and long sequences.
     for name in ALL:
         assert len(set(table(merging.folder / name)["seq_q"])) >= 3
-    done = merging("merge", *reversed(ALL), "-o", "out.h5", "--json")
-    assert done.returncode == 0, done.stderr
+    done = merging.runs("merge", *reversed(ALL), "-o", "out.h5", "--json")
     assert rows(merging.folder / "out.h5") == rows(merging.folder / "whole.h5")
     assert list(table(merging.folder / "out.h5")) == list(table(merging.folder / "whole.h5"))
     said = json.loads(done.stdout)
@@ -72,7 +67,7 @@ def test_four_parts_merged_are_the_rows_of_one(merging):
 
 
 def test_runs_samples_and_ceilings_come_along(merging):
-    assert merging("merge", *ALL, "-o", "out.h5").returncode == 0
+    merging.runs("merge", *ALL, "-o", "out.h5")
     with h5py.File(merging.folder / "out.h5") as out:
         assert sorted(out["runs"]) == [f"run-{number:04}" for number in range(1, 5)]
         assert sorted(out["ceilings"]) == [f"run-{number:04}" for number in WITH_CEILINGS]
@@ -93,8 +88,7 @@ def test_runs_samples_and_ceilings_come_along(merging):
 
 
 def test_a_missing_part_is_named(merging):
-    done = merging("merge", ALL[0], ALL[1], ALL[3], "-o", "out.h5", "--json")
-    assert done.returncode == 0, done.stderr
+    done = merging.runs("merge", ALL[0], ALL[1], ALL[3], "-o", "out.h5", "--json")
     assert json.loads(done.stdout)["missing"] == ["3/4"]
     line = next(line for line in done.stderr.splitlines() if line.startswith("missing"))
     assert "3/4" in line and "1/4" not in line
@@ -111,8 +105,7 @@ def test_an_unfinished_part_is_named_and_resumed(merging):
     done = merging("merge", *ALL, "-o", "out.h5", "--json")
     assert json.loads(done.stdout)["unfinished"] == ["2/4"]
     assert "2/4" in done.stderr
-    done = merging(*SWEEP, "--shard", "2/4", "-o", ALL[1], "--resume")
-    assert done.returncode == 0, done.stderr
+    merging.runs(*SWEEP, "--shard", "2/4", "-o", ALL[1], "--resume")
     done = merging("merge", *ALL, "-o", "out.h5", "--overwrite", "--json")
     said = json.loads(done.stdout)
     assert said["unfinished"] == [] and said["runs"] == 5
@@ -127,8 +120,7 @@ def test_a_part_does_not_go_on_in_the_file_of_another(merging):
 
 
 def test_duplicates_are_told_and_kept(merging):
-    done = merging("merge", *ALL, "whole.h5", "-o", "out.h5", "--json")
-    assert done.returncode == 0, done.stderr
+    done = merging.runs("merge", *ALL, "whole.h5", "-o", "out.h5", "--json")
     said = json.loads(done.stdout)
     assert said["duplicates"] == 32 and said["rows"] == 64 and said["runs"] == 5
     line = next(line for line in done.stderr.splitlines() if line.startswith("duplicates"))
@@ -148,8 +140,7 @@ def test_machines_and_commits_are_told(merging):
         file["runs/run-0001"].attrs["device"] = "Z80"
         file["runs/run-0001"].attrs["cores"] = np.int64(1)
         file["runs/run-0001"].attrs["commit"] = "0123456789ab"
-    done = merging("merge", *ALL, "-o", "out.h5", "--json")
-    assert done.returncode == 0, done.stderr
+    done = merging.runs("merge", *ALL, "-o", "out.h5", "--json")
     said = json.loads(done.stdout)
     assert len(said["machines"]) == 2 and "Z80 (1 cores)" in said["machines"]
     assert len(said["commits"]) == 2
@@ -165,8 +156,7 @@ def test_the_split_follows_the_points_not_the_threads(katt):
     for threads in ("1", "2"):
         for index in (1, 2):
             name = f"{threads}_{index}.h5"
-            done = katt("sweep", "sweep.toml", "--threads", threads, "--shard", f"{index}/2", "-o", name)
-            assert done.returncode == 0, done.stderr
+            done = katt.runs("sweep", "sweep.toml", "--threads", threads, "--shard", f"{index}/2", "-o", name)
     for index in (1, 2):
         one, two = (table(katt.folder / f"{threads}_{index}.h5") for threads in (1, 2))
         assert one["tokens"].tolist() == two["tokens"].tolist()
@@ -305,8 +295,7 @@ def test_older_files_without_places_can_be_merged(merging):
             del file["runs/run-0001"].attrs[name]
 
     name = changed(merging, forget)
-    done = merging("merge", ALL[0], name, "-o", "out.h5", "--json")
-    assert done.returncode == 0, done.stderr
+    done = merging.runs("merge", ALL[0], name, "-o", "out.h5", "--json")
     assert json.loads(done.stdout)["missing"] == ["2/4", "3/4", "4/4"]
     both = identities(table(merging.folder / "out.h5"))
     assert both == sorted(identities(table(merging.folder / ALL[0])) + identities(table(merging.folder / ALL[1])))

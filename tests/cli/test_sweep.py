@@ -37,15 +37,13 @@ def identities(frame):
 
 
 def test_min_rounds_beyond_the_usual_most(katt):
-    done = katt("sweep", "softmax", "--tokens", 1, "--vocab", 8, "--variant", "naive", "--threads", 1, "--no-ceilings",
-                "--min-rounds", 1003, "--budget-s", 0.01, "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "softmax", "--tokens", 1, "--vocab", 8, "--variant", "naive", "--threads", 1, "--no-ceilings",
+              "--min-rounds", 1003, "--budget-s", 0.01, "-o", "out.h5")
     assert table(katt.folder / "out.h5")["samples"].tolist() == [1003]
 
 
 def test_table(katt):
-    done = katt(*SMALL, "-o", "out.h5", "--variant", "naive,flash", "--json", ceilings=True)
-    assert done.returncode == 0, done.stderr
+    done = katt.runs(*SMALL, "-o", "out.h5", "--variant", "naive,flash", "--json", ceilings=True)
     summary = json.loads(done.stdout)
     assert (summary["ok"], summary["failed"], summary["interrupted"]) == (8, 0, False)
     frame = table(katt.folder / "out.h5")
@@ -81,7 +79,7 @@ def test_table(katt):
 def test_auto_is_a_row_of_the_variant_that_it_means(katt):
     arguments = ("sweep", "attention", "--seq", "1,64", "--seq-kv", "64", "--heads", "1", "--head-dim", "32",
                  "--rounds", "1", "--threads", "1", "-o", "out.h5", "--resume")  # fmt: skip
-    assert katt(*arguments, "--dtype", "f32,bf16", "--variant", "naive,auto").returncode == 0
+    katt.runs(*arguments, "--dtype", "f32,bf16", "--variant", "naive,auto")
     frame = table(katt.folder / "out.h5")
     chosen = {(row["seq_q"], row["dtype"]): row["variant"] for _, row in frame[frame["variant"] != "naive"].iterrows()}
     assert len(frame) == 8 and set(frame["status"]) == {"ok"}
@@ -97,9 +95,8 @@ def test_auto_is_a_row_of_the_variant_that_it_means(katt):
 
 def test_engines_are_compared_side_by_side(katt):
     variants = "naive,flash,flash_amx,flash_avx512_bf16"
-    done = katt("sweep", "attention", "--seq", "96", "--heads", "2", "--head-dim", "40", "--dtype", "bf16", "--pass",
-                "forward,backward", "--rounds", "1", "--threads", "1", "-o", "out.h5", "--variant", variants)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "attention", "--seq", "96", "--heads", "2", "--head-dim", "40", "--dtype", "bf16", "--pass",
+              "forward,backward", "--rounds", "1", "--threads", "1", "-o", "out.h5", "--variant", variants)
     frame = table(katt.folder / "out.h5")
     assert list(frame["variant"]) == variants.split(",") * 2
     for _, row in frame.iterrows():
@@ -109,9 +106,8 @@ def test_engines_are_compared_side_by_side(katt):
             assert row["engine"] == unit or unit in ("naive", "flash")
         else:
             assert unit != row["variant"] and ("CPU" in row["reason"] or "build" in row["reason"]), row["reason"]
-    done = katt("sweep", "linear", "--tokens", "33", "--in-features", "40", "--out-features", "50", "--dtype", "bf16",
-                "--pass", "forward,backward", "--rounds", "1", "--threads", "1", "-o", "linear.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "linear", "--tokens", "33", "--in-features", "40", "--out-features", "50", "--dtype", "bf16",
+              "--pass", "forward,backward", "--rounds", "1", "--threads", "1", "-o", "linear.h5")
     frame = table(katt.folder / "linear.h5")
     everywhere = {"naive", "fused", "packed", "skinny", "library"}
     for _, rows in frame.groupby("pass"):
@@ -120,9 +116,8 @@ def test_engines_are_compared_side_by_side(katt):
 
 
 def test_refused_tile_is_a_row(katt):
-    done = katt("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "1", "--rounds", "1",
-                "--threads", "1", "--variant", "flash", "--tile", "48x48,auto")
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "1", "--rounds", "1", "--threads", "1",
+              "--variant", "flash", "--tile", "48x48,auto")
     frame = table(katt.folder / "out.h5").set_index("tile")
     assert frame.loc["48x48", "status"] == "skipped"
     assert "48x48" in frame.loc["48x48", "reason"]
@@ -134,17 +129,17 @@ def test_file_and_command_line(katt):
         'title = "t"\nrounds = 2\nvariant = "flash"\n[[sweep]]\nop = "attention"\nlabel = "one"\nseq = [32, 64]\n'
         '[[sweep]]\nop = "attention"\nlabel = "two"\nseq = 16\n'
     )
-    assert katt("sweep", "sweep.toml", "-o", "a.h5", "--heads", "1", "--threads", "1").returncode == 0
+    katt.runs("sweep", "sweep.toml", "-o", "a.h5", "--heads", "1", "--threads", "1")
     frame = table(katt.folder / "a.h5")
     assert list(frame["label"]) == ["one", "one", "two"]
     assert set(frame["heads"]) == {1}
-    assert katt("sweep", "--seq_q=16", "sweep.toml", "-o", "b.h5", "--heads", "1", "--threads", "1").returncode == 0
+    katt.runs("sweep", "--seq_q=16", "sweep.toml", "-o", "b.h5", "--heads", "1", "--threads", "1")
     assert list(table(katt.folder / "b.h5")["seq_q"]) == [16, 16]
 
 
 def test_the_environment_changes_nothing(katt):
-    done = katt("sweep", "attention", "--seq", "16", "--heads", "1", "--rounds", "1", "-o", "out.h5", env={"KOKKOS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "attention", "--seq", "16", "--heads", "1", "--rounds", "1", "-o", "out.h5",
+              env={"KOKKOS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
     info = json.loads(katt("info", "--json").stdout)
     assert set(table(katt.folder / "out.h5")["threads"]) == {info["machine"]["cores"]}
 
@@ -163,18 +158,16 @@ def test_interrupt_keeps_what_is_done(katt):
     assert process.returncode == 130, stderr
     with h5py.File(katt.folder / "out.h5") as file:
         assert file["runs/run-0001"].attrs["status"] == "interrupted"
-    assert katt(*LONG, "--resume").returncode == 0
+    katt.runs(*LONG, "--resume")
     assert len(table(katt.folder / "out.h5")) == 80
-    again = katt(*LONG, "--resume")
-    assert again.returncode == 0
+    again = katt.runs(*LONG, "--resume")
     assert "nothing left to do" in again.stderr
     assert len(table(katt.folder / "out.h5")) == 80
 
 
 def test_presets_of_tiles(katt):
-    done = katt("sweep", "attention", "--seq", "64", "--heads", "1", "--head-dim", "32", "--rounds", "2", "--threads",
-                "1", "--dtype", "f32", "--variant", "naive,flash,flash_amx", "--tile", "avx2,amx,h200", "-o", "out.h5")
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", "attention", "--seq", "64", "--heads", "1", "--head-dim", "32", "--rounds", "2", "--threads",
+              "1", "--dtype", "f32", "--variant", "naive,flash,flash_amx", "--tile", "avx2,amx,h200", "-o", "out.h5")
     frame = table(katt.folder / "out.h5")
     assert list(frame["variant"]) == ["naive", "flash", "flash", "flash", "flash_amx", "flash_amx"]
     flash = frame[frame["variant"] == "flash"]

@@ -11,34 +11,33 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from conftest import ALL_CASES, ROOT
+from conftest import ALL_CASES, ROOT, Runs, refusal_of
 from test_shards import ORDER, SWEEP, rows
 from test_sweep import LONG, identities, table
 
 MPIRUN = shutil.which("mpirun")
 
 
-@pytest.fixture
-def ranks(katt, with_mpi):
+class Ranks(Runs):
     """Runs the program on several ranks: ranks(4, "sweep", …)."""
 
-    def run(count, *arguments, ceilings=False):
-        command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", count, *katt.command(arguments, ceilings)]
-        return subprocess.run(list(map(str, command)), cwd=katt.folder, capture_output=True, text=True, timeout=300,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    def __init__(self, katt):
+        self.katt = katt
 
-    return run
+    def __call__(self, count, *arguments, ceilings=False):
+        command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", count, *self.katt.command(arguments, ceilings)]
+        return subprocess.run(list(map(str, command)), cwd=self.katt.folder, capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def said_by_katt(done):
-    """The lines of the program among those of mpirun."""
-    return [line for line in done.stderr.splitlines() if line.startswith("katt: ")]
+@pytest.fixture
+def ranks(katt, with_mpi):
+    return Ranks(katt)
 
 
 def test_four_ranks_make_the_file_of_one(katt, ranks):
-    assert katt(*SWEEP, "-o", "one.h5").returncode == 0
-    done = ranks(4, *SWEEP, "-o", "four.h5", ceilings=True)
-    assert done.returncode == 0, done.stderr
+    katt.runs(*SWEEP, "-o", "one.h5")
+    done = ranks.runs(4, *SWEEP, "-o", "four.h5", ceilings=True)
     assert rows(katt.folder / "four.h5") == rows(katt.folder / "one.h5")
     one, four = table(katt.folder / "one.h5"), table(katt.folder / "four.h5")
     assert list(one) == list(four)
@@ -58,11 +57,10 @@ def test_four_ranks_make_the_file_of_one(katt, ranks):
 
 
 def test_a_part_and_the_rest_on_ranks(katt, ranks):
-    assert katt(*SWEEP, "-o", "one.h5").returncode == 0
+    katt.runs(*SWEEP, "-o", "one.h5")
     some = [argument.replace("16:128:x2", "16,64") for argument in SWEEP]
-    assert ranks(2, *some, "-o", "out.h5").returncode == 0
-    done = ranks(3, *SWEEP, "-o", "out.h5", "--resume")
-    assert done.returncode == 0, done.stderr
+    ranks.runs(2, *some, "-o", "out.h5")
+    ranks.runs(3, *SWEEP, "-o", "out.h5", "--resume")
     columns = [name for name in ORDER if name != "point"]
     both = [sorted(table(katt.folder / name)[columns].to_records(index=False).tolist()) for name in ("one.h5", "out.h5")]
     assert both[0] == both[1]
@@ -71,9 +69,8 @@ def test_a_part_and_the_rest_on_ranks(katt, ranks):
 
 
 def test_a_refused_row_is_a_row(katt, ranks):
-    done = ranks(2, "sweep", "attention", "--seq", "64", "--heads", "1", "--rounds", "1", "--threads", "1", "--variant",
-                 "flash", "--tile", "48x48,auto", "-o", "out.h5")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ranks.runs(2, "sweep", "attention", "--seq", "64", "--heads", "1", "--rounds", "1", "--threads", "1", "--variant",
+               "flash", "--tile", "48x48,auto", "-o", "out.h5")
     frame = table(katt.folder / "out.h5").set_index("tile")
     assert frame.loc["48x48", "status"] == "skipped" and frame.loc["auto", "status"] == "ok"
 
@@ -88,11 +85,7 @@ def test_a_refused_row_is_a_row(katt, ranks):
 ])
 def test_bad_input_is_one_line_of_one_rank(katt, ranks, arguments, says):
     (katt.folder / "there.h5").write_text("kept")
-    done = ranks(3, *arguments)
-    assert done.returncode == 2, done.stderr
-    lines = said_by_katt(done)
-    assert len(lines) == 1 and says in lines[0], done.stderr
-    assert done.stdout == ""
+    assert says in refusal_of(ranks(3, *arguments))
     assert [entry.name for entry in katt.folder.iterdir()] == ["there.h5"]
     assert (katt.folder / "there.h5").read_text() == "kept"
 
@@ -112,7 +105,7 @@ def ranks_of(katt):
 def test_a_killed_rank_loses_nothing_that_is_finished(katt, ranks):
     """kill −9 of any rank ends the job; the file opens each time, holds what it held, and is completed at last."""
     random.seed(3)
-    assert katt(*LONG[:-1], "whole.h5").returncode == 0
+    katt.runs(*LONG[:-1], "whole.h5")
     expected = identities(table(katt.folder / "whole.h5"))
     path = katt.folder / "out.h5"
     finished = []
@@ -130,8 +123,7 @@ def test_a_killed_rank_loses_nothing_that_is_finished(katt, ranks):
         assert set(finished) <= set(rows_now), "a finished row is missing"
         assert len(set(rows_now)) == len(rows_now), "a row is there twice"
         finished = rows_now
-    done = ranks(3, *LONG, "--resume")
-    assert done.returncode == 0, done.stderr
+    ranks.runs(3, *LONG, "--resume")
     assert identities(table(path)) == expected
 
 

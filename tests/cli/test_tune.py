@@ -40,8 +40,7 @@ def notes(done):
 @pytest.mark.parametrize("how", [[], ["--exhaustive"], ["--rounds", 3]], ids=["race", "exhaustive", "rounds"])
 def test_a_tile_with_its_interval_machine_and_code(katt, how):
     results = "out.json" if how else "out.h5"  # HDF5 brings the seconds of ceilings
-    done = katt(*TUNE, *QUICK, *how, "--results", results)
-    assert done.returncode == 0, done.stderr
+    done = katt.runs(*TUNE, *QUICK, *how, "--results", results)
     assert done.stdout.startswith("attention forward flash f32: ")
     (tile,) = tiles(katt)
     assert tile["tile"] in ([32, 32], [32, 64], [64, 64])
@@ -67,13 +66,12 @@ def test_a_tile_with_its_interval_machine_and_code(katt, how):
 
 def plan(katt):
     """A sweep with tuned tiles up to the work."""
-    done = katt("sweep", *POINT, "--tile", "auto", "--tuning", "tiles.json", "--causal", "0,1", "--dry-run")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("sweep", *POINT, "--tile", "auto", "--tuning", "tiles.json", "--causal", "0,1", "--dry-run")
     return done
 
 
 def test_a_stale_tile_is_used_and_told_once(katt):
-    assert katt(*TUNE, *QUICK).returncode == 0
+    katt.runs(*TUNE, *QUICK)
     assert notes(plan(katt)) == []
     rewrite(katt, tile=[32, 32], code="0123456789abcdef")
     done = plan(katt)
@@ -91,10 +89,9 @@ def test_a_stale_tile_is_used_and_told_once(katt):
 
 
 def test_a_file_of_an_earlier_version(katt):
-    assert katt(*TUNE, *QUICK).returncode == 0
+    katt.runs(*TUNE, *QUICK)
     rewrite(katt, tile=[32, 32], machine=None, code=None, time_lo_s=None, time_hi_s=None, default_ratio=None)
-    done = katt("sweep", *POINT, "--tile", "auto", "--tuning", "tiles.json", "--rounds", 1, "-o", "out.h5")
-    assert done.returncode == 0, done.stderr
+    done = katt.runs("sweep", *POINT, "--tile", "auto", "--tuning", "tiles.json", "--rounds", 1, "-o", "out.h5")
     assert "tuned with another machine (not recorded, here " in notes(done)[0]
     with h5py.File(katt.folder / "out.h5") as file:
         assert list(file["points"]["tile_q"]) == [32]
@@ -103,9 +100,8 @@ def test_a_file_of_an_earlier_version(katt):
 
 
 def test_results_as_t4(katt):
-    done = katt("tune", *POINT, "--tile", "32x32,32x64,8x8", "-o", "tiles.json", "--causal", "0,1", "--rounds", 2,
-                "--results", "t4.json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    katt.runs("tune", *POINT, "--tile", "32x32,32x64,8x8", "-o", "tiles.json", "--causal", "0,1", "--rounds", 2,
+              "--results", "t4.json")
     t4 = json.loads((katt.folder / "t4.json").read_text())
     assert t4["schema_version"] == "1.0.0" and t4["metadata"]["timeunit"] == "milliseconds"
     assert len(t4["results"]) == 6
@@ -127,15 +123,13 @@ def test_results_as_t4(katt):
 @pytest.fixture
 def recorded(katt):
     """A result file of every tile in some rounds."""
-    done = katt("sweep", *POINT, *TILES, "--rounds", 12, "-o", "spaces.h5")
-    assert done.returncode == 0, done.stderr
+    katt.runs("sweep", *POINT, *TILES, "--rounds", 12, "-o", "spaces.h5")
     return katt
 
 
 def test_replays(recorded):
     replay = ["tune", "--replay", "spaces.h5", "--replays", 5, "--seed", 3]
-    done = recorded(*replay, "--json", "--results", "t4.json")
-    assert done.returncode == 0, done.stderr
+    done = recorded.runs(*replay, "--json", "--results", "t4.json")
     result = json.loads(done.stdout)
     (space,) = result["spaces"]
     assert space["space"].startswith("attention forward flash f32 threads=1 ") and "seq_q=37" in space["space"]
