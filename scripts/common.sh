@@ -20,6 +20,16 @@ quietly() {
   "$@" >"$log" 2>&1 </dev/null
 }
 
+# configure PRESET OPTION...: makes build/PRESET; tells bad input (no network, a wrong hash) in one line of ours.
+configure() {
+  local log=build/$1/configure.log
+  say "configuring build/$1"
+  quietly "$log" cmake --preset "$@" && return 0
+  grep '^katt: ' "$log" >&2 && exit 2
+  tail -n 30 "$log" >&2
+  exit 1
+}
+
 # Installs the Debian packages that are missing.
 install_packages() {
   command -v dpkg-query >/dev/null || return 0 # another system: CMake names what it misses

@@ -1,5 +1,6 @@
 """The stages of gpu_run: the work of each on the device, and its report."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import json
@@ -189,17 +190,13 @@ class Run:
         fresh.replace(self.file)
 
 
-def stop(process):
+def stop(process, patience_s=10):
     """Ends a command and its children: by a request first, since a sweep then closes its file."""
-    for number, patience_s in ((signal.SIGINT, 10), (signal.SIGKILL, 10)):
-        try:
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
             os.killpg(process.pid, number)
             process.wait(patience_s)
             return
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def last_line(text):
@@ -468,8 +465,10 @@ def stage_ncu(run):
 
 
 def load_script(name):
+    """A file of scripts/ as a module."""
     loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    sys.modules[name] = module  # dataclasses look there
     loader.exec_module(module)
     return module
 

@@ -1,8 +1,6 @@
 """`scripts/gpu_run`: its division of time, its state between calls, its answers to failures. The
 program is a fake of this file, which records its calls. What `--first` brings home stays within its limits."""
 
-import importlib.machinery
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,18 +10,10 @@ import pytest
 from conftest import ROOT
 
 SCRIPT = ROOT / "scripts" / "gpu_run"
+sys.path.insert(0, str(SCRIPT.parent))
+from gpu_stages import load_script  # noqa: E402
 
-
-def load():
-    sys.path.insert(0, str(SCRIPT.parent))
-    loader = importlib.machinery.SourceFileLoader("gpu_run", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
-    sys.modules["gpu_run"] = module
-    loader.exec_module(module)
-    return module
-
-
-gpu_run = load()
+gpu_run = load_script("gpu_run")
 
 
 def test_all_stages_fit_into_25_minutes():

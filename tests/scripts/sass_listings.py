@@ -1,21 +1,10 @@
 """Kernels as cuobjdump -sass prints them, for tests of scripts/kernel_table: no CUDA toolkit is needed."""
 
-import importlib.machinery
-import importlib.util
 import sys
 from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-
-
-def load(name):
-    """A script as a module."""
-    sys.path.insert(0, str(SCRIPTS))
-    loader = importlib.machinery.SourceFileLoader(name, str(SCRIPTS / name))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    sys.modules[name] = module  # dataclasses look there
-    loader.exec_module(module)
-    return module
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from gpu_stages import load_script as load  # noqa: E402, F401
 
 
 def listing(name, *instructions, architecture="90a"):

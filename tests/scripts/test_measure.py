@@ -216,12 +216,10 @@ def test_a_stopped_call_goes_on(tree, measure, capsys):
 def test_ctrl_c_keeps_the_stage(tree):
     (tree / "slow").touch()
     code = textwrap.dedent(f"""
-        import importlib.machinery, importlib.util, pathlib, sys
-        sys.path.insert(0, {str(ROOT / "drivers" / "report")!r})
-        loader = importlib.machinery.SourceFileLoader("measure", {str(ROOT / "scripts" / "measure")!r})
-        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure", loader))
-        sys.modules["measure"] = module
-        loader.exec_module(module)
+        import pathlib, sys
+        sys.path[:0] = [{str(ROOT / "drivers" / "report")!r}, {str(ROOT / "scripts")!r}]
+        from gpu_stages import load_script
+        module = load_script("measure")
         module.ROOT, module.busy_share = pathlib.Path({str(tree)!r}), lambda: 0
         try:
             module.main(["tiny"])
