@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "drivers/training/training_run.hpp"
 #include "memory/tracker.hpp"
 #include "tests/device.hpp"
 #include "tests/message_of.hpp"
@@ -27,7 +26,9 @@ using training::TokenData;
 using training::TrainOptions;
 
 using Exec = Kokkos::DefaultExecutionSpace;
-using Trainer = training::Trainer<Exec>;
+using test::Trainer;
+
+TokenData small_data() { return test::small_data(2000); }
 
 /// A layout whose ranks share rows of the stream, attend by heads and have two parts of the blocks a
 /// stage, each where that can be.
@@ -104,33 +105,13 @@ TEST(TrainingOverRanks, LosesWhatPyTorchLoses) {
     const auto& checkpoint = checkpoints[i];
     TrainOptions options = reference_options(checkpoint);
     const nn::LlamaConfig config = nn::read_config(checkpoint);
-    const TokenData data = impl::tokens_from_hdf5(checkpoint / "expected.h5", config.vocab_size);
-    const auto expected = [&](const char* dataset) {
-      return test::expected_of(checkpoint)
-          .floats(dataset, {options.schedule.steps}, "(steps)")
-          .values;
-    };
-    const auto losses = expected("train/losses");
-    const auto norms = expected("train/grad_norms");
     for (const Layout& layout : layouts_of_case(i, checkpoints.size(), config, options)) {
       SCOPED_TRACE(checkpoint.string() + ": " + ranks::to_text(layout));
       options.groups = ranks::Groups(ranks::world(), layout);
       Trainer trainer(Exec(), config, options, checkpoint, 0);
-      for (std::size_t s = 0; s < losses.size(); ++s) {
-        const StepLog log = trainer.step(data);
-        ASSERT_NEAR(log.loss, losses[s], 2e-4 * losses[s]) << "step " << s;
-        ASSERT_NEAR(log.grad_norm, norms[s], 2e-3 * norms[s]) << "step " << s;
-      }
+      test::expect_reference_curve(trainer, checkpoint, 2e-4);
     }
   }
-}
-
-TokenData small_data() {
-  std::vector<std::int32_t> tokens(2000);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<std::int32_t>((i * i / 3 + 5 * i) % 97);
-  }
-  return {tokens, 97, "test"};
 }
 
 /// A model whose heads and MLP two or three ranks can share.

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "drivers/training/training_run.hpp"
 #include "memory/tracker.hpp"
 #include "nn/inference/generate.hpp"
 #include "nn/inference/session.hpp"
@@ -22,7 +21,8 @@ using training::TokenData;
 using training::TrainOptions;
 
 using Exec = Kokkos::DefaultExecutionSpace;
-using Trainer = training::Trainer<Exec>;
+using test::small_data;
+using test::Trainer;
 
 std::filesystem::path checkpoint() { return test::case_folders().front() / "llama_ternary"; }
 
@@ -70,7 +70,7 @@ TEST(TernaryModel, ContinuesAsTransformers) {
 
 TEST(TernaryModel, HasTheGradientsOfTheStraightThroughEstimator) {
   const nn::LlamaConfig config = nn::read_config(checkpoint());
-  const TokenData data = impl::tokens_from_hdf5(checkpoint() / "expected.h5", config.vocab_size);
+  const TokenData data = test::reference_data(checkpoint());
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     TrainOptions options = test::reference_options(checkpoint());
     options.dtype = dtype;
@@ -93,18 +93,9 @@ TEST(TernaryModel, HasTheGradientsOfTheStraightThroughEstimator) {
 }
 
 TEST(TernaryModel, LosesWhatPyTorchLoses) {
-  TrainOptions options = test::reference_options(checkpoint());
-  const nn::LlamaConfig config = nn::read_config(checkpoint());
-  const TokenData data = impl::tokens_from_hdf5(checkpoint() / "expected.h5", config.vocab_size);
-  Trainer trainer(Exec(), config, options, checkpoint(), 0);
-  const auto losses = expected_floats("train/losses", {options.schedule.steps});
-  const auto norms = expected_floats("train/grad_norms", {options.schedule.steps});
-  const std::size_t steps = test::device_is_emulated() ? 2 : losses.size();
-  for (std::size_t s = 0; s < steps; ++s) {
-    const training::StepLog log = trainer.step(data);
-    EXPECT_NEAR(log.loss, losses[s], 1e-4 * losses[s]) << "step " << s;
-    EXPECT_NEAR(log.grad_norm, norms[s], 1e-3 * norms[s]) << "step " << s;
-  }
+  Trainer trainer(Exec(), nn::read_config(checkpoint()), test::reference_options(checkpoint()),
+                  checkpoint(), 0);
+  test::expect_reference_curve(trainer, checkpoint(), 1e-4);
 }
 
 /// A random model that is made ternary, and a text of its vocabulary.
@@ -115,20 +106,11 @@ Trainer small_trainer(TrainOptions options, bool ternary = true) {
   return {Exec(), config, std::move(options), "no checkpoint here", 7};
 }
 
-TokenData small_data() {
-  std::vector<std::int32_t> tokens(500);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<std::int32_t>((i * i / 3 + 5 * i) % 97);
-  }
-  return {tokens, 97, "test"};
-}
-
 TEST(TernaryModel, CheckpointingChangesNoBit) {
   const auto train = [&](Dtype dtype, nn::Recompute what) {
     Trainer trainer =
         small_trainer({.accumulation = 2, .dtype = dtype, .recompute = std::vector(4, what)});
-    const int steps = test::device_is_emulated() ? 1 : 2;
-    for (int s = 0; s < steps; ++s) (void)trainer.step(small_data());
+    test::advance(trainer, small_data(), test::device_is_emulated() ? 1 : 2);
     return std::pair(trainer.parameters(), trainer.gradients());
   };
   for (const Dtype dtype : all_dtypes) {
@@ -144,14 +126,10 @@ TEST(TernaryModel, ContinuesWithTheSameBitsAndReopensAsTernary) {
   for (const Dtype dtype : test::some_of(std::vector{Dtype::bf16, Dtype::f32}, 1)) {
     const TrainOptions options{.dtype = dtype, .schedule = {.rate = 1e-2, .steps = 4}};
     Trainer whole = small_trainer(options);
-    for (int s = 0; s < 2 * half; ++s) (void)whole.step(data);
+    test::advance(whole, data, 2 * half);
     const test::TemporaryFolder folder;
-    Trainer first = small_trainer(options);
-    for (int s = 0; s < half; ++s) (void)first.step(data);
-    first.save(folder.path());
-    Trainer second = small_trainer(options);
-    second.resume(folder.path());
-    for (int s = 0; s < half; ++s) (void)second.step(data);
+    Trainer first = small_trainer(options), second = small_trainer(options);
+    test::train_in_two_runs(first, second, folder.path(), data, half);
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
     EXPECT_EQ(second.log().back().loss, whole.log().back().loss);
     Trainer other = small_trainer(options, false);
@@ -239,16 +217,12 @@ TEST(MasterDtype, MayBeThatOfTheWeights) {
               2 * elements);
     EXPECT_EQ(training::training_memory(Exec(), whole.config(), with_masters).parameters,
               6 * elements);
-    for (int s = 0; s < 6; ++s) (void)whole.step(data);
+    test::advance(whole, data, 6);
     EXPECT_LT(whole.log().back().loss, whole.log().front().loss);
     for (const float value : whole.parameters()) ASSERT_EQ(value, round_to(dtype, value));
     const test::TemporaryFolder folder;
-    Trainer first = small_trainer(options, false);
-    for (int s = 0; s < 3; ++s) (void)first.step(data);
-    first.save(folder.path());
-    Trainer second = small_trainer(options, false);
-    second.resume(folder.path());
-    for (int s = 0; s < 3; ++s) (void)second.step(data);
+    Trainer first = small_trainer(options, false), second = small_trainer(options, false);
+    test::train_in_two_runs(first, second, folder.path(), data, 3);
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
     Trainer other = small_trainer(with_masters, false);
     EXPECT_NE(test::message_of<InputError>([&] {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "drivers/training/training_run.hpp"
 #include "memory/tracker.hpp"
 #include "nn/inference/session.hpp"
 #include "tests/device.hpp"
@@ -22,21 +21,14 @@ using training::TokenData;
 using training::TrainOptions;
 
 using Exec = Kokkos::DefaultExecutionSpace;
-using Trainer = training::Trainer<Exec>;
+using test::small_data;
+using test::Trainer;
 
 /// A random model, and a text of its vocabulary.
 Trainer small_trainer(TrainOptions options,
                       const nlohmann::json& changes = nlohmann::json::object()) {
   options.shape = {.batch = 2, .seq = 19};
   return {Exec(), test::small_config(changes), options, "no checkpoint here", 7};
-}
-
-TokenData small_data() {
-  std::vector<std::int32_t> tokens(500);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<std::int32_t>((i * i / 3 + 5 * i) % 97);
-  }
-  return {tokens, 97, "test"};
 }
 
 class ReferenceTraining
@@ -50,22 +42,8 @@ TEST_P(ReferenceTraining, LosesWhatPyTorchLoses) {
   }
   TrainOptions options = test::reference_options(checkpoint);
   options.recompute = recompute;
-  const nn::LlamaConfig config = nn::read_config(checkpoint);
-  Trainer trainer(Exec(), config, options, checkpoint, 0);
-  const TokenData data = impl::tokens_from_hdf5(checkpoint / "expected.h5", config.vocab_size);
-  const auto expected = [&](const char* dataset) {
-    return test::expected_of(checkpoint)
-        .floats(dataset, {options.schedule.steps}, "(steps)")
-        .values;
-  };
-  const auto losses = expected("train/losses");
-  const auto norms = expected("train/grad_norms");
-  const std::size_t steps = test::device_is_emulated() ? 2 : losses.size();
-  for (std::size_t s = 0; s < steps; ++s) {
-    const StepLog log = trainer.step(data);
-    EXPECT_NEAR(log.loss, losses[s], 1e-4 * losses[s]) << "step " << s;
-    EXPECT_NEAR(log.grad_norm, norms[s], 1e-3 * norms[s]) << "step " << s;
-  }
+  Trainer trainer(Exec(), nn::read_config(checkpoint), options, checkpoint, 0);
+  test::expect_reference_curve(trainer, checkpoint, 1e-4);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -87,7 +65,7 @@ TEST(Trainer, CheckpointingChangesNoBit) {
       const auto train = [&](std::vector<Recompute> recompute) {
         Trainer trainer = small_trainer(
             {.accumulation = 2, .dtype = dtype, .recompute = std::move(recompute)}, changes);
-        for (int s = 0; s < steps; ++s) (void)trainer.step(data);
+        test::advance(trainer, data, steps);
         return std::pair(trainer.parameters(), trainer.gradients());
       };
       const auto plain = train({});
@@ -156,16 +134,10 @@ TEST(Trainer, ContinuesWithTheSameBits) {
                                            .initial = dtype == Dtype::f16 ? 0x1p20 : 1.0,
                                            .growth_interval = 2}};
     Trainer whole = small_trainer(options);
-    for (int s = 0; s < 2 * half; ++s) (void)whole.step(data);
-
+    test::advance(whole, data, 2 * half);
     const test::TemporaryFolder folder;
-    Trainer first = small_trainer(options);
-    for (int s = 0; s < half; ++s) (void)first.step(data);
-    first.save(folder.path());
-    Trainer second = small_trainer(options);
-    second.resume(folder.path());
-    EXPECT_EQ(second.steps(), half);
-    for (int s = 0; s < half; ++s) (void)second.step(data);
+    Trainer first = small_trainer(options), second = small_trainer(options);
+    test::train_in_two_runs(first, second, folder.path(), data, half);
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
     for (std::size_t s = 0; s < whole.log().size(); ++s) {
       EXPECT_EQ(second.log()[s].loss, whole.log()[s].loss);
@@ -208,7 +180,7 @@ TEST(Trainer, NeedsLossScalingInHalfPrecision) {
     Trainer trainer = small_trainer(
         {.accumulation = 32, .dtype = dtype, .schedule = {.rate = 5e-2}, .scaling = scaling},
         {{"initializer_range", 2e-7}, {"rms_norm_eps", 1.0}});
-    for (int s = 0; s < 10; ++s) (void)trainer.step(data);
+    test::advance(trainer, data, 10);
     return trainer.log().back().loss;
   };
   const training::LossScaling dynamic{.is_dynamic = true, .initial = 65536.0};
