@@ -156,12 +156,15 @@ void begin(ncclComm_t comm) {
 }
 
 /// Everyone's bytes to everyone; `end` gets them in the order of the ranks.
-ncclResult_t exchange(ncclComm_t comm, Bytes own,
+ncclResult_t exchange(ncclComm_t comm, const char* name, const void* from, std::size_t bytes,
+                      cudaStream_t stream,
                       std::function<ncclResult_t(const std::vector<Bytes>&)> end) {
+  if (const ncclResult_t entered = enter(comm, name); entered != ncclSuccess) return entered;
+  Bytes own(bytes);
+  if (from_device(own.data(), from, bytes, stream) != ncclSuccess) return ncclUnhandledCudaError;
   begin(comm);
   Transfer& transfer = *comm->under_way;
   const int tag = comm->id.tag() + 2;
-  const std::size_t bytes = own.size();
   for (int r = 0; r < comm->size; ++r) {
     (void)transfer.receive(bytes, comm->world[static_cast<std::size_t>(r)], tag);
   }
@@ -358,12 +361,8 @@ ncclResult_t ncclCommAbort(ncclComm_t) { return ncclSuccess; }  // messages may 
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat32 || op != ncclSum) return refuse(comm, ncclInvalidArgument, "sum of f32");
-  if (const ncclResult_t entered = enter(comm, "ncclAllReduce"); entered != ncclSuccess)
-    return entered;
-  Bytes own(count * size_of(type));
-  if (from_device(own.data(), from, own.size(), stream) != ncclSuccess)
-    return ncclUnhandledCudaError;
-  return exchange(comm, std::move(own), [=](const std::vector<Bytes>& all) {
+  const std::size_t bytes = count * size_of(type);
+  return exchange(comm, "ncclAllReduce", from, bytes, stream, [=](const std::vector<Bytes>& all) {
     std::vector<float> total;
     (void)sum(all, total);
     return to_device(to, total.data(), total.size() * sizeof(float), stream);
@@ -373,13 +372,9 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat32 || op != ncclSum) return refuse(comm, ncclInvalidArgument, "sum of f32");
-  if (const ncclResult_t entered = enter(comm, "ncclReduceScatter"); entered != ncclSuccess) {
-    return entered;
-  }
-  Bytes own(count * size_of(type) * static_cast<std::size_t>(comm->size));
-  if (from_device(own.data(), from, own.size(), stream) != ncclSuccess)
-    return ncclUnhandledCudaError;
-  return exchange(comm, std::move(own), [=](const std::vector<Bytes>& all) {
+  const std::size_t parts = comm == nullptr ? 1 : static_cast<std::size_t>(comm->size);
+  const std::size_t bytes = count * size_of(type) * parts;
+  return exchange(comm, "ncclReduceScatter", from, bytes, stream, [=](const std::vector<Bytes>& all) {
     std::vector<float> total;
     (void)sum(all, total);
     return to_device(to, total.data() + count * static_cast<std::size_t>(comm->rank),
@@ -389,12 +384,8 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
 
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-  if (const ncclResult_t entered = enter(comm, "ncclAllGather"); entered != ncclSuccess)
-    return entered;
-  Bytes own(count * size_of(type));
-  if (from_device(own.data(), from, own.size(), stream) != ncclSuccess)
-    return ncclUnhandledCudaError;
-  return exchange(comm, std::move(own), [=](const std::vector<Bytes>& all) {
+  const std::size_t bytes = count * size_of(type);
+  return exchange(comm, "ncclAllGather", from, bytes, stream, [=](const std::vector<Bytes>& all) {
     Bytes joined;
     for (const Bytes& one : all) joined.insert(joined.end(), one.begin(), one.end());
     return to_device(to, joined.data(), joined.size(), stream);
@@ -403,12 +394,8 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
 
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-  if (const ncclResult_t entered = enter(comm, "ncclBroadcast"); entered != ncclSuccess)
-    return entered;
-  Bytes own(count * size_of(type));
-  if (from_device(own.data(), from, own.size(), stream) != ncclSuccess)
-    return ncclUnhandledCudaError;
-  return exchange(comm, std::move(own), [=](const std::vector<Bytes>& all) {
+  const std::size_t bytes = count * size_of(type);
+  return exchange(comm, "ncclBroadcast", from, bytes, stream, [=](const std::vector<Bytes>& all) {
     const Bytes& values = all[static_cast<std::size_t>(root)];
     return to_device(to, values.data(), values.size(), stream);
   });

@@ -121,10 +121,7 @@ cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t stre
   return cudaMalloc(pointer, bytes);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t handle) {
-  CALL("cudaFreeAsync");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, "cudaFreeAsync", handle, error);
-  if (!stream) return error;
+  STREAM_CALL("cudaFreeAsync", handle);
   if (!pointer) return cudaSuccess;
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   if (call.s.device.erase(address) == 0)

@@ -130,8 +130,7 @@ cudaError_t copy(const Call& call, const Copy& c, cudaStream_t handle, bool asyn
   if (error != cudaSuccess) return error;
   const Where to = where_is(s, c.to), from = where_is(s, c.from);
   if (to == Where::pageable || from == Where::pageable) {
-    error = forbid_in_capture(call, *stream);
-    if (error != cudaSuccess) return error;
+    if ((error = forbid_in_capture(call, *stream)) != cudaSuccess) return error;
   }
   std::shared_ptr<std::vector<char>> staged;  // what pageable memory holds at the call
   if (from == Where::pageable) {

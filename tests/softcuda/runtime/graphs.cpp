@@ -55,10 +55,7 @@ using namespace softcuda;
 extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
-  CALL("cudaStreamBeginCapture");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, call.api, handle, error);
-  if (!stream) return error;
+  STREAM_CALL("cudaStreamBeginCapture", handle);
   if (stream->legacy) {
     return call.fail_with(cudaErrorStreamCaptureUnsupported, "the default stream");
   }
@@ -69,10 +66,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-  CALL("cudaStreamEndCapture");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, call.api, handle, error);
-  if (!stream) return error;
+  STREAM_CALL("cudaStreamEndCapture", handle);
   *graph = nullptr;
   if (!stream->capture) {
     return call.fail_with(cudaErrorIllegalState, text("stream %d is not captured", stream->number));
@@ -85,10 +79,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  CALL("cudaStreamIsCapturing");
-  cudaError_t error = cudaSuccess;
-  const Stream* const stream = find_stream(call.s, call.api, handle, error);
-  if (!stream) return error;
+  STREAM_CALL("cudaStreamIsCapturing", handle);
   *status = !stream->capture         ? cudaStreamCaptureStatusNone
             : stream->capture->valid ? cudaStreamCaptureStatusActive
                                      : cudaStreamCaptureStatusInvalidated;
@@ -120,8 +111,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
   if (!graph) return error;
   Stream* const stream = find_stream(call.s, call.api, stream_handle, error);
   if (!stream) return error;
-  error = forbid_in_capture(call, *stream);
-  if (error != cudaSuccess) return error;
+  if ((error = forbid_in_capture(call, *stream)) != cudaSuccess) return error;
   for (const Graph::Node& node : graph->nodes) submit(call.s, *stream, node.what, node.work);
   return call.s.sticky;
 }

@@ -159,6 +159,12 @@ struct Call {
 #define CALL(name)       \
   const Call call(name); \
   if (call.error != cudaSuccess) return call.error
+/// The same for a function of a stream, which is `stream` then.
+#define STREAM_CALL(name, handle)                                      \
+  CALL(name);                                                          \
+  cudaError_t error = cudaSuccess;                                     \
+  Stream* const stream = find_stream(call.s, call.api, handle, error); \
+  if (!stream) return error
 
 // streams.cpp
 /// The stream of a handle, or nullptr after a report.

@@ -249,84 +249,57 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
-  CALL("cudaStreamSynchronize");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, "cudaStreamSynchronize", handle, error);
-  if (!stream) return error;
-  error = forbid_in_capture(call, *stream);
-  if (error != cudaSuccess) return error;
+  STREAM_CALL("cudaStreamSynchronize", handle);
+  if ((error = forbid_in_capture(call, *stream)) != cudaSuccess) return error;
   if (stream->legacy) {  // and with it what blocking streams have queued before its last operation
     submit(call.s, *stream, "cudaStreamSynchronize(legacy)", nullptr);
   }
   return run_stream(call.s, *stream);
 }
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
-  CALL("cudaStreamQuery");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, "cudaStreamQuery", handle, error);
-  if (!stream) return error;
-  error = forbid_in_capture(call, *stream);
-  if (error != cudaSuccess) return error;
+  STREAM_CALL("cudaStreamQuery", handle);
+  if ((error = forbid_in_capture(call, *stream)) != cudaSuccess) return error;
   if (stream->queue.empty()) return cudaSuccess;
   error = run_until(call.s, {stream->queue.front()});  // time passes
   return error != cudaSuccess ? error : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned) {
-  CALL("cudaStreamWaitEvent");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, "cudaStreamWaitEvent", handle, error);
-  if (!stream) return error;
-  error = forbid_in_capture(call, *stream);
-  if (error != cudaSuccess) return error;
+  STREAM_CALL("cudaStreamWaitEvent", handle);
+  if ((error = forbid_in_capture(call, *stream)) != cudaSuccess) return error;
   const Event* const event = find_event(call, event_handle, error);
   if (!event) return error;
   if (event->record && !event->record->done) stream->wait.push_back(event->record);
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
-  CALL("cudaStreamGetFlags");
-  cudaError_t error = cudaSuccess;
-  const Stream* const stream = find_stream(call.s, "cudaStreamGetFlags", handle, error);
-  if (stream) *flags = stream->flags;
-  return error;
+  STREAM_CALL("cudaStreamGetFlags", handle);
+  *flags = stream->flags;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
-  CALL("cudaStreamGetPriority");
-  cudaError_t error = cudaSuccess;
-  const Stream* const stream = find_stream(call.s, "cudaStreamGetPriority", handle, error);
-  if (stream) *priority = stream->priority;
-  return error;
+  STREAM_CALL("cudaStreamGetPriority", handle);
+  *priority = stream->priority;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamGetId(cudaStream_t handle, unsigned long long* id) {
-  CALL("cudaStreamGetId");
-  cudaError_t error = cudaSuccess;
-  const Stream* const stream = find_stream(call.s, "cudaStreamGetId", handle, error);
-  if (stream) *id = static_cast<unsigned long long>(stream->number);
-  return error;
+  STREAM_CALL("cudaStreamGetId", handle);
+  *id = static_cast<unsigned long long>(stream->number);
+  return cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
-  CALL("cudaStreamGetDevice");
-  cudaError_t error = cudaSuccess;
-  const Stream* const stream = find_stream(call.s, "cudaStreamGetDevice", handle, error);
-  if (stream) *device = stream->device;
-  return error;
+  STREAM_CALL("cudaStreamGetDevice", handle);
+  *device = stream->device;
+  return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
-  CALL("cudaLaunchHostFunc");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, "cudaLaunchHostFunc", handle, error);
-  if (!stream) return error;
+  STREAM_CALL("cudaLaunchHostFunc", handle);
   submit(call.s, *stream, "cudaLaunchHostFunc", [=] { function(data); });
   return call.s.sticky;
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function, void* data,
                                   unsigned) {
-  CALL("cudaStreamAddCallback");
-  cudaError_t error = cudaSuccess;
-  Stream* const stream = find_stream(call.s, "cudaStreamAddCallback", handle, error);
-  if (!stream) return error;
-  error = forbid_in_capture(call, *stream);
-  if (error != cudaSuccess) return error;
+  STREAM_CALL("cudaStreamAddCallback", handle);
+  if ((error = forbid_in_capture(call, *stream)) != cudaSuccess) return error;
   submit(call.s, *stream, "cudaStreamAddCallback", [=] { function(handle, cudaSuccess, data); });
   return call.s.sticky;
 }
@@ -359,8 +332,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_han
   if (!event) return error;
   Stream* const stream = find_stream(call.s, "cudaEventRecord", stream_handle, error);
   if (!stream) return error;
-  error = forbid_in_capture(call, *stream);
-  if (error != cudaSuccess) return error;
+  if ((error = forbid_in_capture(call, *stream)) != cudaSuccess) return error;
   if (event->device != stream->device)
     return call.fail_with(
         cudaErrorInvalidResourceHandle,
