@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 
 #include "core/error.hpp"
@@ -15,6 +17,12 @@ std::string message_of(F&& f) {
     return error.what();
   }
   return "";
+}
+
+/// Whether a text holds a part; a failure shows both.
+inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
+  const bool found = text.find(part) != std::string::npos;
+  return ::testing::AssertionResult(found) << "\"" << text << "\" and \"" << part << "\"";
 }
 
 }  // namespace katt::test

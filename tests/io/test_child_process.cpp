@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "hdf5_builder.hpp"
 #include "process/child_process.hpp"
+#include "tests/message_of.hpp"
 
 namespace katt {
 namespace {

@@ -7,8 +7,9 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "hdf5_builder.hpp"
 #include "io/outputs.hpp"
+#include "tests/message_of.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace katt::io {
 namespace {
@@ -103,8 +104,7 @@ TEST(Outputs, RefuseAnInputByWhateverPath) {
     const std::string line = message_of([&] {
       check_distinct({{"--out", folder / name}}, inputs);
     });
-    EXPECT_NE(line.find("--out " + (folder / name).string() + ": is the file of --"),
-              std::string::npos)
+    EXPECT_TRUE(test::contains(line, "--out " + (folder / name).string() + ": is the file of --"))
         << name << ": " << line;
   }
   for (const char* name : {"out", "model/out", "in2"}) {
@@ -119,7 +119,7 @@ TEST(Outputs, RefuseAnotherOutputBeforeEitherIsThere) {
     const std::string line = message_of([&] {
       check_distinct({{"--out", folder / "new"}, {"--log", folder / name}}, {});
     });
-    EXPECT_NE(line.find("is the file of --out, too"), std::string::npos) << name << ": " << line;
+    EXPECT_TRUE(test::contains(line, "is the file of --out, too")) << name << ": " << line;
   }
   EXPECT_EQ(message_of([&] {
               check_distinct({{"--out", folder / "new"}, {"--log", folder / "log"}}, {});

@@ -176,45 +176,43 @@ TEST(ResultFile, ResumeRefusesForeignAndDamagedFiles) {
   test::write_bytes(path, "something else");
   EXPECT_EQ(message(some_columns()), path.string() + ": is not an HDF5 file");
   { test::Hdf5Builder(path).integer("schema", 1); }
-  EXPECT_NE(message(some_columns()).find("not a result file of katt"), std::string::npos);
+  EXPECT_TRUE(test::contains(message(some_columns()), "not a result file of katt"));
   {
     test::Hdf5Builder file(path);
     file.text("generator", "katt");
     file.integer("schema", 2);
   }
-  EXPECT_NE(message(some_columns()).find("attribute schema"), std::string::npos);
+  EXPECT_TRUE(test::contains(message(some_columns()), "attribute schema"));
   {
     test::Hdf5Builder file(path);
     file.text("generator", "katt");
     file.integer("schema", 1);
   }
-  EXPECT_NE(message(some_columns()).find("dataset points: is missing"), std::string::npos);
+  EXPECT_TRUE(test::contains(message(some_columns()), "dataset points: is missing"));
   {
     test::Hdf5Builder file(path);
     file.text("generator", "katt");
     file.integer("schema", 1);
     file.floats("points", {2}, {1, 2});
   }
-  EXPECT_NE(message(some_columns()).find("holds float32, expected a table"), std::string::npos);
+  EXPECT_TRUE(test::contains(message(some_columns()), "holds float32, expected a table"));
 
   std::filesystem::remove(path);
   ResultFile::create(path, some_columns()).commit_run({});
   EXPECT_EQ(message(some_columns()), "");
   auto columns = some_columns();
   columns[6].name = "seq";
-  EXPECT_NE(message(columns).find("column 7 is seq_q (int64), expected seq (int64)"),
-            std::string::npos)
-      << message(columns);
+  EXPECT_TRUE(test::contains(message(columns), "column 7 is seq_q (int64), expected seq (int64)"));
   columns = some_columns();
   columns[2].width = 33;
-  EXPECT_NE(message(columns).find("column 3 is op (text), expected op (text of 33 bytes)"),
-            std::string::npos);
+  EXPECT_TRUE(test::contains(message(columns),
+                             "column 3 is op (text), expected op (text of 33 bytes)"));
   columns = some_columns();
   columns.push_back({"more", ColumnKind::real});
-  EXPECT_NE(message(columns).find("column 12 is missing"), std::string::npos);
+  EXPECT_TRUE(test::contains(message(columns), "column 12 is missing"));
   columns = some_columns();
   columns.pop_back();
-  EXPECT_NE(message(columns).find("holds 11 columns, expected 10"), std::string::npos);
+  EXPECT_TRUE(test::contains(message(columns), "holds 11 columns, expected 10"));
 
   const std::string bytes = test::read_bytes(path);
   for (std::size_t length = 1; length < bytes.size(); length += 97) {
@@ -267,13 +265,13 @@ TEST(ResultFile, RefusesAPlaceThatCannotBeWritten) {
   };
   const auto under_a_file = folder / "file/r.h5";
   EXPECT_EQ(message(under_a_file).rfind(under_a_file.string() + ": cannot be written", 0), 0U);
-  EXPECT_NE(message(folder.path()).find("is a folder"), std::string::npos);
+  EXPECT_TRUE(test::contains(message(folder.path()), "is a folder"));
   EXPECT_NE(message("/proc/katt/r.h5"), "");
   EXPECT_NE(message(folder / (std::string(252, 'n') + ".h5")), "");
   if (::geteuid() != 0) {
     std::filesystem::permissions(
         folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    EXPECT_NE(message(folder / "r.h5").find("Permission denied"), std::string::npos);
+    EXPECT_TRUE(test::contains(message(folder / "r.h5"), "Permission denied"));
     std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_all);
   }
 }
@@ -296,10 +294,9 @@ TEST(ResultFile, TwoWritersAreNoticed) {
   first.commit_run({});
   ResultFile second = ResultFile::resume(path, some_columns());
   second.commit_rows({some_row("a", second.run(), 1)});
-  EXPECT_NE(message_of<std::runtime_error>([&] {
+  EXPECT_TRUE(test::contains(message_of<std::runtime_error>([&] {
               first.commit_rows({some_row("a", first.run(), 1)});
-            }).find("another program"),
-            std::string::npos);
+            }), "another program"));
   EXPECT_EQ(ResultFile::resume(path, some_columns()).rows().size(), 1U);
 }
 

@@ -69,9 +69,9 @@ TEST(Safetensors, RefusesToReadWhatIsNotThere) {
   const auto refuses = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
     return message_of<InputError>([&] { file.read(name, shape, {&value, 1}); });
   };
-  EXPECT_NE(refuses("n", {1}).find("tensor n: holds I64, expected F32"), std::string::npos);
-  EXPECT_NE(refuses("n", {1, 1}).find("holds shape (1,), expected (1, 1)"), std::string::npos);
-  EXPECT_NE(refuses("m", {1}).find("tensor m: is missing"), std::string::npos);
+  EXPECT_TRUE(test::contains(refuses("n", {1}), "tensor n: holds I64, expected F32"));
+  EXPECT_TRUE(test::contains(refuses("n", {1, 1}), "holds shape (1,), expected (1, 1)"));
+  EXPECT_TRUE(test::contains(refuses("m", {1}), "tensor m: is missing"));
 }
 
 TEST(Safetensors, RefusesHostileHeaders) {
@@ -82,8 +82,8 @@ TEST(Safetensors, RefusesHostileHeaders) {
            offsets + "}}";
   };
   const auto contains = [](const std::string& message, const std::string& part) {
-    EXPECT_NE(message.find(part), std::string::npos) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_TRUE(test::contains(message, part));
+    EXPECT_FALSE(test::contains(message, "\n"));
   };
   contains(refusal(""), "holds 0 bytes");
   contains(refusal("1234567"), "holds 7 bytes");
@@ -159,7 +159,7 @@ TEST(Safetensors, SurvivesMutatedFiles) {
       }
       ++accepted;
     } catch (const InputError& error) {
-      ASSERT_EQ(std::string(error.what()).find('\n'), std::string::npos) << seed;
+      ASSERT_FALSE(test::contains(error.what(), "\n")) << seed;
     }
   }
   EXPECT_GT(accepted, 0);
@@ -196,14 +196,14 @@ TEST(Safetensors, ReadsShards) {
     test::write_bytes(index, index_of(map));
     return message_of<InputError>([&] { const Safetensors opened(folder.path()); });
   };
-  EXPECT_NE(refuses(R"({"a":"../m-1.safetensors"})").find("beside the index"), std::string::npos);
-  EXPECT_NE(refuses(R"({"a":"/etc/passwd"})").find("beside the index"), std::string::npos);
-  EXPECT_NE(refuses(R"({"a":7})").find("beside the index"), std::string::npos);
-  EXPECT_NE(refuses(R"({"a":"no.safetensors"})").find("no such file"), std::string::npos);
-  EXPECT_NE(refuses(R"({"a":"m-1.safetensors","b":"m-1.safetensors"})").find("does not hold"),
-            std::string::npos);
-  EXPECT_NE(refuses(R"({"c":"m-1.safetensors"})").find("does not name it"), std::string::npos);
-  EXPECT_NE(refuses("[]").find("weight_map"), std::string::npos);
+  EXPECT_TRUE(test::contains(refuses(R"({"a":"../m-1.safetensors"})"), "beside the index"));
+  EXPECT_TRUE(test::contains(refuses(R"({"a":"/etc/passwd"})"), "beside the index"));
+  EXPECT_TRUE(test::contains(refuses(R"({"a":7})"), "beside the index"));
+  EXPECT_TRUE(test::contains(refuses(R"({"a":"no.safetensors"})"), "no such file"));
+  EXPECT_TRUE(test::contains(refuses(R"({"a":"m-1.safetensors","b":"m-1.safetensors"})"),
+                             "does not hold"));
+  EXPECT_TRUE(test::contains(refuses(R"({"c":"m-1.safetensors"})"), "does not name it"));
+  EXPECT_TRUE(test::contains(refuses("[]"), "weight_map"));
 }
 
 TEST(Safetensors, RefusesPlacesThatAreNoFiles) {
@@ -211,11 +211,11 @@ TEST(Safetensors, RefusesPlacesThatAreNoFiles) {
   const auto refuses = [](const std::filesystem::path& path) {
     return message_of<InputError>([&] { const Safetensors opened(path); });
   };
-  EXPECT_NE(refuses(folder / "none").find("no such file"), std::string::npos);
-  EXPECT_NE(refuses(folder.path()).find("no such file"), std::string::npos);
+  EXPECT_TRUE(test::contains(refuses(folder / "none"), "no such file"));
+  EXPECT_TRUE(test::contains(refuses(folder.path()), "no such file"));
   test::write_bytes(folder / "empty", "");
-  EXPECT_NE(refuses(folder / "empty").find("is empty"), std::string::npos);
-  EXPECT_NE(refuses("/dev/zero").find("not a regular file"), std::string::npos);
+  EXPECT_TRUE(test::contains(refuses(folder / "empty"), "is empty"));
+  EXPECT_TRUE(test::contains(refuses("/dev/zero"), "not a regular file"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "machine/sensors.hpp"
+#include "tests/message_of.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace katt::bench {
 namespace {
@@ -13,13 +15,6 @@ namespace {
 /// A sysfs of our own.
 class Sysfs : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "katt_sysfs_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
   void write(const std::string& path, const std::string& text) const {
     std::filesystem::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text << '\n';
@@ -37,7 +32,8 @@ class Sysfs : public ::testing::Test {
     write(folder + "package_throttle_count", package);
   }
 
-  std::filesystem::path root_;
+  const test::TemporaryFolder folder_;
+  const std::filesystem::path root_ = folder_.path();
 };
 
 TEST_F(Sysfs, JoulesAreThoseOfThePackages) {
@@ -64,7 +60,7 @@ TEST_F(Sysfs, ACounterWrapsAround) {
 }
 
 TEST_F(Sysfs, EnergyThatCannotBeReadIsRefused) {
-  EXPECT_NE(EnergyCounters(root_).refusal().find("has no RAPL"), std::string::npos);
+  EXPECT_TRUE(test::contains(EnergyCounters(root_).refusal(), "has no RAPL"));
   EXPECT_TRUE(std::isnan(EnergyCounters(root_).joules_between({}, {})));
   zone("intel-rapl:0", "package-0", "1");
   EnergyCounters energy(root_);
@@ -72,7 +68,7 @@ TEST_F(Sysfs, EnergyThatCannotBeReadIsRefused) {
   std::filesystem::remove(root_ / "class/powercap/intel-rapl:0/energy_uj");
   EXPECT_TRUE(energy.read().empty());
   EXPECT_TRUE(std::isnan(energy.joules_between(before, energy.read())));
-  EXPECT_NE(EnergyCounters(root_).refusal().find("energy_uj cannot be read"), std::string::npos);
+  EXPECT_TRUE(test::contains(EnergyCounters(root_).refusal(), "energy_uj cannot be read"));
 }
 
 TEST_F(Sysfs, ThrottlesOfCoresAndPackagesAreSummed) {

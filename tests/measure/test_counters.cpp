@@ -17,6 +17,7 @@
 #include "measure/measure.hpp"
 #include "record/results.hpp"
 #include "tests/op/toy_operator.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace katt::bench {
 namespace {
@@ -168,10 +169,9 @@ TEST_F(Software, AFullTableOfFilesIsLeftToTheProgram) {
 }
 
 TEST_F(Software, AMeterGathersWhatTheSamplesDid) {
-  std::string root = (std::filesystem::temp_directory_path() / "katt_sysfs_XXXXXX").string();
-  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const test::TemporaryFolder root;
   const auto write = [&](const std::string& path, int value) {
-    const auto file = std::filesystem::path(root) / path;
+    const auto file = root / path;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << value << '\n';
   };
@@ -179,9 +179,9 @@ TEST_F(Software, AMeterGathersWhatTheSamplesDid) {
   const std::string count = "devices/system/cpu/cpu" + std::to_string(allowed_processors()[0]) +
                             "/thermal_throttle/core_throttle_count";
   write(zone + "energy_uj", 0);
-  std::ofstream(root + "/" + zone + "name") << "package-0\n";
+  std::ofstream(root / (zone + "name")) << "package-0\n";
   write(count, 5);
-  Meter meter(1, software, root);
+  Meter meter(1, software, root.path());
   EXPECT_EQ(meter.throttled(), 0);
   EffortLog log;
   for (int round = 1; round <= 3; ++round) {
@@ -199,7 +199,6 @@ TEST_F(Software, AMeterGathersWhatTheSamplesDid) {
   EXPECT_EQ(effort.throttled, 1);
   log.seconds = 0.04;
   EXPECT_TRUE(std::isnan(log.summary().joules)) << "too short for a counter of milliseconds";
-  std::filesystem::remove_all(root);
 }
 
 TEST(Effort, IsNanWhereNothingCounts) {

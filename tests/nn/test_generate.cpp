@@ -16,7 +16,7 @@
 #include "nn/model/model.hpp"
 #include "op/buffer.hpp"
 #include "tests/device.hpp"
-#include "tests/io/hdf5_builder.hpp"
+#include "tests/message_of.hpp"
 #include "tests/nn/cuda_calls.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "tile/bf16/bf16_units.hpp"
@@ -190,9 +190,7 @@ void expect_not_finite(const F& f, std::size_t sequence, const std::string& mess
     ADD_FAILURE() << "expected: " << message;
   } catch (const nn::NotFiniteError& error) {
     EXPECT_EQ(error.sequence, sequence) << message;
-    EXPECT_NE(std::string(error.what()).find("logits are not finite at position " + message),
-              std::string::npos)
-        << error.what();
+    EXPECT_TRUE(test::contains(error.what(), "logits are not finite at position " + message));
   }
 }
 
@@ -265,20 +263,19 @@ TYPED_TEST(Generate, RefusesWhatDoesNotFit) {
   const auto refuses = [&](const std::vector<std::int64_t>& tokens) {
     return test::message_of<InputError>([&] { (void)session.append_to(both, tokens); });
   };
-  EXPECT_NE(refuses({1, 97}).find("token 97: expected 0 to 96"), std::string::npos);
-  EXPECT_NE(refuses({1, 2, 3}).find("tokens: 3 for 2 sequences"), std::string::npos);
-  EXPECT_NE(refuses(std::vector<std::int64_t>(18, 1)).find("expected 1 to 8"), std::string::npos);
+  EXPECT_TRUE(test::contains(refuses({1, 97}), "token 97: expected 0 to 96"));
+  EXPECT_TRUE(test::contains(refuses({1, 2, 3}), "tokens: 3 for 2 sequences"));
+  EXPECT_TRUE(test::contains(refuses(std::vector<std::int64_t>(18, 1)), "expected 1 to 8"));
   EXPECT_EQ(session.append_to(both, std::vector<std::int64_t>(16, 1)).size(), 2U * 97);
-  EXPECT_NE(refuses({1, 1}).find("1 after 8 positions"), std::string::npos);
+  EXPECT_TRUE(test::contains(refuses({1, 1}), "1 after 8 positions"));
   session.close(first);
   EXPECT_EQ(session.open(), first);
   nn::Session<TypeParam> windowed(
       model, {.batch = 1, .capacity = 20, .chunk = 4, .page_size = 4, .window = 4});
   const std::vector<std::int64_t> one{windowed.open()};
-  EXPECT_NE(test::message_of<InputError>([&] {
+  EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
               (void)windowed.append_to(one, std::vector<std::int64_t>(5, 1));
-            }).find("with a window, expected the first ones, at most 4"),
-            std::string::npos);
+            }), "with a window, expected the first ones, at most 4"));
 }
 
 TYPED_TEST(Generate, ForecastsTheMemoryOfPages) {
@@ -411,8 +408,7 @@ TEST(SubmissionOfTokens, SaysHowAndWhy) {
   test::let_streams_be_captured(true);
   nn::SessionOptions chosen{.capacity = 8};
   chosen.kernels.rope = "naive";
-  EXPECT_NE(nn::Session<Kokkos::Cuda>(model, chosen).submission().find("variants"),
-            std::string::npos);
+  EXPECT_TRUE(test::contains(nn::Session<Kokkos::Cuda>(model, chosen).submission(), "variants"));
 }
 
 TEST(MostLikely, IsTheFirstOfTheLargest) {

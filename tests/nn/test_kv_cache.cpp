@@ -25,7 +25,7 @@ const Backend backend = backend_of<Exec>();
 
 void expect_error(const std::string& message, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << message << " lacks " << part;
+    EXPECT_TRUE(test::contains(message, part));
   }
 }
 

@@ -23,7 +23,9 @@
 ///
 ///   struct Cases : testing::SuiteDefaults {
 ///     using Op = Description;
-///     static std::vector<testing::Extents> shapes() { return {{{"tokens", 3}, {"hidden", 64}}}; }
+///     static std::vector<testing::Extents> shapes() {
+///       return testing::extents_of({"tokens", "hidden"}, {{3, 64}});
+///     }
 ///   };
 ///   INSTANTIATE_TYPED_TEST_SUITE_P(Softmax, OperatorSuite, Cases);
 ///
@@ -33,6 +35,18 @@ namespace katt::testing {
 
 /// Values of axes by name; axes that are not named have their defaults.
 using Extents = std::map<std::string, std::int64_t>;
+
+/// Extents of these axes, a set a row.
+inline std::vector<Extents> extents_of(const std::vector<std::string>& axes,
+                                       const std::vector<std::vector<std::int64_t>>& rows,
+                                       const Extents& others = {}) {
+  std::vector<Extents> all;
+  for (const std::vector<std::int64_t>& row : rows) {
+    Extents& made = all.emplace_back(others);
+    for (std::size_t i = 0; i < axes.size(); ++i) made[axes[i]] = row[i];
+  }
+  return all;
+}
 
 /// An output that may be the memory of an input.
 struct Taken {

@@ -10,10 +10,8 @@ namespace {
 struct Cases : testing::SuiteDefaults {
   using Op = Description;
   static std::vector<testing::Extents> shapes() {
-    return {{{"tokens", 3}, {"hidden", 7}},      {{"tokens", 1}, {"hidden", 1}},
-            {{"tokens", 2}, {"hidden", 64}},     {{"tokens", 300}, {"hidden", 128}},
-            {{"tokens", 3}, {"hidden", 4099}},   {{"tokens", 5000}, {"hidden", 16}},
-            {{"tokens", 2200}, {"hidden", 512}}, {{"tokens", 137}, {"hidden", 67}}};
+    return testing::extents_of({"tokens", "hidden"}, {{3, 7}, {1, 1}, {2, 64}, {300, 128},
+                              {3, 4099}, {5000, 16}, {2200, 512}, {137, 67}});
   }
   static std::vector<std::vector<testing::Taken>> in_place() {
     return {{{"out", "x"}}, {{"dx", "x"}}, {{"dx", "dout"}}};

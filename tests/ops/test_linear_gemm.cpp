@@ -227,13 +227,10 @@ TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
   struct Shape {
     std::int64_t m, n, k, gap;
   };
-  for (const auto& [m, n, k, gap] : std::initializer_list<Shape>{{1, 1100, 700, 3},
-                                                                 {3, 70, 1301, 3},
-                                                                 {5, 2100, 65, 3},
-                                                                 {17, 577, 333, 3},
-                                                                 {64, 45, 600, 0},
-                                                                 {13, 1024, 75, 0},
-                                                                 {41, 1000, 333, 12}}) {
+  const std::vector<Shape> shapes{{1, 1100, 700, 3}, {3, 70, 1301, 3}, {5, 2100, 65, 3},
+                              {17, 577, 333, 3}, {64, 45, 600, 0}, {13, 1024, 75, 0},
+                              {41, 1000, 333, 12}};
+  for (const auto& [m, n, k, gap] : shapes) {
     for (const Dtype dtype : all_dtypes) {
       Problem p = alike(m, n, k, dtype,
                         {.bias = m > 3, .alpha = 0.5F, .beta = m > 3 ? 1.0F : 0.0F, .gap = gap});

@@ -27,26 +27,10 @@ struct Cases : testing::SuiteDefaults {
   using Op = Description;
   static constexpr bool has_gradient_check = residual == 0 && quantise == 0;
   static std::vector<testing::Extents> shapes() {
-    std::vector<testing::Extents> all;
-    for (const auto& [tokens, hidden] :
-         std::vector<std::pair<std::int64_t, std::int64_t>>{{3, 7},
-                                                            {1, 1},
-                                                            {1, 64},
-                                                            {2, 8},
-                                                            {17, 31},
-                                                            {37, 384},
-                                                            {5, 1000},
-                                                            {64, 97},
-                                                            {300, 128},
-                                                            {3, 4096},
-                                                            {9, 96},
-                                                            {3, 16416},
-                                                            {1003, 96},
-                                                            {1003, 67}}) {
-      all.push_back(
-          {{"tokens", tokens}, {"hidden", hidden}, {"residual", residual}, {"quantise", quantise}});
-    }
-    return all;
+    return testing::extents_of({"tokens", "hidden"}, {{3, 7}, {1, 1}, {1, 64}, {2, 8}, {17, 31},
+                              {37, 384}, {5, 1000}, {64, 97}, {300, 128}, {3, 4096}, {9, 96},
+                              {3, 16416}, {1003, 96}, {1003, 67}}, {{"residual", residual},
+                              {"quantise", quantise}});
   }
   static std::vector<std::vector<testing::Taken>> in_place() {
     if (quantise != 0) return {};
@@ -341,7 +325,7 @@ TEST(Rmsnorm, WhatDoesNotFitIsRefused) {
     Small small;
     change(small);
     const std::string told = test::message_of([&] { (void)small.run("fused"); });
-    EXPECT_NE(told.find(message), std::string::npos) << told;
+    EXPECT_TRUE(test::contains(told, message));
   };
   refused([](Small& s) { s.args.weight.extent[0] = 74; },
           "weight: holds shape (74), expected (75)");

@@ -73,14 +73,10 @@ TEST(Rope, TheGradientOfTheReferenceIsThatOfFiniteDifferences) {
 
 /// A problem of one row.
 Problem one_row(const std::vector<float>& row, std::int64_t position, bool interleaved) {
-  auto p = testing::make_problem<Description, Fwd>({{"batch", 1},
-                                                    {"heads", 1},
-                                                    {"kv_heads", 0},
-                                                    {"seq_q", 1},
-                                                    {"head_dim", std::ssize(row)},
-                                                    {"interleaved", interleaved ? 1 : 0},
-                                                    {"positions", 1}},
-                                                   Dtype::f32);
+  const testing::Extents shape{{"batch", 1}, {"heads", 1}, {"kv_heads", 0}, {"seq_q", 1},
+                               {"head_dim", std::ssize(row)}, {"positions", 1},
+                               {"interleaved", interleaved ? 1 : 0}};
+  auto p = testing::make_problem<Description, Fwd>(shape, Dtype::f32);
   p.values["x"] = row;
   p.integers["positions"] = {position};
   return p;
@@ -268,7 +264,7 @@ TEST(Rope, WhatDoesNotFitIsRefused) {
     Small small;
     change(small);
     const std::string told = test::message_of([&] { (void)small.run("fused"); });
-    EXPECT_NE(told.find(message), std::string::npos) << told;
+    EXPECT_TRUE(test::contains(told, message));
   };
   refused([](Small& s) { s.args.x.extent[3] = 39; }, "head_dim 39: expected an even number");
   refused([](Small& s) { s.args.out.extent[1] = 4; }, "out: holds shape (2, 4, 5, 40)");

@@ -22,12 +22,8 @@ struct Cases : testing::SuiteDefaults {
   using Op = Description;
   static constexpr double gradient_tolerance = 1e-6;
   static std::vector<testing::Extents> shapes() {
-    std::vector<testing::Extents> all;
-    for (const auto& [tokens, intermediate] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {3, 7}, {1, 1}, {64, 128}, {7, 13}, {1, 4099}, {31, 1}, {3, 2049}, {19, 5003}}) {
-      all.push_back({{"tokens", tokens}, {"intermediate", intermediate}});
-    }
-    return all;
+    return testing::extents_of({"tokens", "intermediate"}, {{3, 7}, {1, 1}, {64, 128}, {7, 13}, {1, 4099},
+                              {31, 1}, {3, 2049}, {19, 5003}});
   }
   static std::vector<std::int64_t> gaps() { return {0, 3, 32}; }
   static std::vector<std::vector<testing::Taken>> in_place() {

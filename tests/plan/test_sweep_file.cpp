@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -8,18 +7,14 @@
 #include "plan/tuning.hpp"
 #include "tests/message_of.hpp"
 #include "tests/op/toy_operator.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace katt::bench {
 namespace {
 
 class SweepFile : public ::testing::Test {
  protected:
-  SweepFile() {
-    registry.add(std::make_unique<toy::ToyOperator>());
-    path = std::filesystem::temp_directory_path() /
-           ("katt_sweep_file_" + std::to_string(getpid()) + ".toml");
-  }
-  ~SweepFile() override { std::filesystem::remove(path); }
+  SweepFile() { registry.add(std::make_unique<toy::ToyOperator>()); }
 
   SweepRequest read(const std::string& text) {
     std::ofstream(path) << text;
@@ -34,7 +29,8 @@ class SweepFile : public ::testing::Test {
   }
 
   Registry registry;
-  std::filesystem::path path;
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "sweep.toml";
 };
 
 TEST_F(SweepFile, OneSweepAtTheTopLevel) {
@@ -104,7 +100,7 @@ TEST_F(SweepFile, RejectsWithPlaceAndNearestKeys) {
         "sweep = []", "op = \"toy\"\nvariant = \"turbo\"",
         "op = \"toy\"\ntile = \"8x8\"\ntile_q = 8"}) {
     EXPECT_FALSE(rejection(bad).empty()) << bad;
-    EXPECT_EQ(rejection(bad).find('\n'), std::string::npos) << bad;
+    EXPECT_FALSE(test::contains(rejection(bad), "\n")) << bad;
   }
   EXPECT_THROW((void)read_sweep_file("/nonexistent/sweep.toml", registry), InputError);
 }
@@ -194,13 +190,11 @@ paired = ["n"]
            {"n = [8, 16]\npaired = \"n=x\"", "\"x\" is not an integer"},
            {"n = [8, 16]\npaired = \"n=8,n=16\"",
             "n: names size twice, expected each axis once"}}) {
-    EXPECT_NE(rejection("op = \"toy\"\n" + bad).find(said), std::string::npos)
-        << rejection("op = \"toy\"\n" + bad);
+    EXPECT_TRUE(test::contains(rejection("op = \"toy\"\n" + bad), said));
   }
   const std::string twice =
       "[[sweep]]\nop = \"toy\"\nn = 8\n[[sweep]]\nop = \"toy\"\nn = [8, 16]\n";
-  EXPECT_NE(rejection(twice + "paired = \"n\"\n").find("expected a label of its own"),
-            std::string::npos);
+  EXPECT_TRUE(test::contains(rejection(twice + "paired = \"n\"\n"), "expected a label of its own"));
   EXPECT_EQ(plan_cases(read(twice + "label = \"own\"\npaired = \"n\"\n").entries, 1).size(), 3U);
 }
 

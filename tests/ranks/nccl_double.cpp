@@ -374,12 +374,13 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
   if (type != ncclFloat32 || op != ncclSum) return refuse(comm, ncclInvalidArgument, "sum of f32");
   const std::size_t parts = comm == nullptr ? 1 : static_cast<std::size_t>(comm->size);
   const std::size_t bytes = count * size_of(type) * parts;
-  return exchange(comm, "ncclReduceScatter", from, bytes, stream, [=](const std::vector<Bytes>& all) {
+  const auto end = [=](const std::vector<Bytes>& all) {
     std::vector<float> total;
     (void)sum(all, total);
     return to_device(to, total.data() + count * static_cast<std::size_t>(comm->rank),
                      count * sizeof(float), stream);
-  });
+  };
+  return exchange(comm, "ncclReduceScatter", from, bytes, stream, end);
 }
 
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,

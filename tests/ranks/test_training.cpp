@@ -21,12 +21,12 @@ namespace katt {
 namespace {
 
 using ranks::Layout;
+using test::Trainer;
 using training::StepLog;
 using training::TokenData;
 using training::TrainOptions;
 
 using Exec = Kokkos::DefaultExecutionSpace;
-using test::Trainer;
 
 TokenData small_data() { return test::small_data(2000); }
 

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
@@ -16,6 +15,7 @@
 #include "record/row_message.hpp"
 #include "sweep/sweep.hpp"
 #include "tests/op/toy_operator.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace katt::bench {
 namespace {
@@ -27,13 +27,10 @@ class Sweep : public ::testing::Test {
     auto owned = std::make_unique<toy::ToyOperator>();
     op = owned.get();
     registry.add(std::move(owned));
-    folder = std::filesystem::temp_directory_path() / ("katt_sweep_" + std::to_string(getpid()));
-    std::filesystem::create_directory(folder);
     options = {.output = folder / "out.h5", .command = "katt sweep toy", .measure_ceilings = false};
     request.entries = {{.op = op, .label = "", .axes = {}, .where = ""}};
     request.settings.rounds = 3;
   }
-  ~Sweep() override { std::filesystem::remove_all(folder); }
 
   void axis(const std::string& key, const std::string& text) {
     const std::vector<AxisText> typed{{key, text, "--" + key}};
@@ -70,7 +67,7 @@ class Sweep : public ::testing::Test {
 
   Registry registry;
   toy::ToyOperator* op = nullptr;
-  std::filesystem::path folder;
+  const test::TemporaryFolder folder;
   SweepRequest request;
   SweepOptions options;
   StopFlag stop{false};

@@ -10,20 +10,13 @@
 #include "sweep/fastest_tiles.hpp"
 #include "tests/message_of.hpp"
 #include "tests/op/toy_operator.hpp"
+#include "tests/temporary_folder.hpp"
 
 namespace katt::bench {
 namespace {
 
 class TuningTest : public ::testing::Test {
  protected:
-  TuningTest()
-      : folder(std::filesystem::temp_directory_path() /
-               ("katt_tuning_" + std::to_string(getpid()))),
-        path(folder / "deep" / "tuning.json") {
-    std::filesystem::create_directory(folder);
-  }
-  ~TuningTest() override { std::filesystem::remove_all(folder); }
-
   TunedTile tuned(std::int64_t size, Setting tile) const {
     TunedTile t;
     t.op = "toy";
@@ -50,7 +43,8 @@ class TuningTest : public ::testing::Test {
     return test::message_of([&] { (void)Tuning::read(folder / "bad.json"); });
   }
 
-  std::filesystem::path folder, path;
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "deep" / "tuning.json";
   toy::ToyOperator op;
 };
 
@@ -136,12 +130,12 @@ TEST_F(TuningTest, TellsWhatIsStale) {
       "not recorded); katt tune toy measures again");
   TunedTile old = tile;
   old.machine.clear();
-  EXPECT_NE(remark(old).find("stale, tuned with another machine (not recorded, here "),
-            std::string::npos);
+  EXPECT_TRUE(test::contains(remark(old),
+                             "stale, tuned with another machine (not recorded, here "));
   TunedTile elsewhere = tile;
   elsewhere.device = "Another CPU";
-  EXPECT_NE(remark(elsewhere).find("tuned on another machine only (Another CPU, here "),
-            std::string::npos);
+  EXPECT_TRUE(test::contains(remark(elsewhere),
+                             "tuned on another machine only (Another CPU, here "));
   TunedTile other_kernel = elsewhere;
   other_kernel.threads = 1;
   EXPECT_EQ(remark(other_kernel), "") << "nobody tuned this one";
@@ -165,7 +159,7 @@ TEST_F(TuningTest, APlanTellsAStaleTileOnce) {
 TEST_F(TuningTest, RefusesOtherFiles) {
   for (const char* text : {"", "{", "[]", "{\"schema\": 2, \"tiles\": []}", "{\"schema\": 1}",
                            "{\"schema\": 1, \"tiles\": [{}]}", "{\"schema\": 1, \"tiles\": [7]}"}) {
-    EXPECT_NE(refusal(text).find("bad.json: is no tuning file"), std::string::npos) << text;
+    EXPECT_TRUE(test::contains(refusal(text), "bad.json: is no tuning file")) << text;
   }
   const TunedTile without_extent = tuned(16, {0, 8});
   Tuning::update(path, std::span(&without_extent, 1));

@@ -60,8 +60,8 @@ inline training::TokenData reference_data(const std::filesystem::path& checkpoin
                                 nn::read_config(checkpoint).vocab_size);
 }
 
-/// Passes when the steps lose what PyTorch's lose, up to this share of it, and the norms of the gradients are those
-/// of PyTorch up to ten times as much.
+/// Passes when the steps lose what PyTorch's lose, up to this share of it, and the norms of the
+/// gradients are those of PyTorch up to ten times as much.
 inline void expect_reference_curve(Trainer& trainer, const std::filesystem::path& checkpoint,
                                    double share) {
   const training::TokenData data = reference_data(checkpoint);

@@ -6,6 +6,7 @@
 #include "core/execution.hpp"
 #include "drivers/training/training_run.hpp"
 #include "tests/io/hdf5_builder.hpp"
+#include "tests/message_of.hpp"
 #include "tests/nn/llama_tiny.hpp"
 #include "training/checkpointing.hpp"
 #include "training/data.hpp"
@@ -73,9 +74,9 @@ TEST(TokenData, RefusesWhatTheModelCannotRead) {
   const auto refuses = [](const std::vector<std::int32_t>& tokens) {
     return message_of<InputError>([&] { TokenData(tokens, 8, "test").check(3); });
   };
-  EXPECT_NE(refuses({1, 8, 2, 3}).find("test: token 1 is 8, expected 0 to 7"), std::string::npos);
-  EXPECT_NE(refuses({1, -1, 2, 3}).find("token 1 is -1"), std::string::npos);
-  EXPECT_NE(refuses({1, 2, 3}).find("holds 3 tokens"), std::string::npos);
+  EXPECT_TRUE(test::contains(refuses({1, 8, 2, 3}), "test: token 1 is 8, expected 0 to 7"));
+  EXPECT_TRUE(test::contains(refuses({1, -1, 2, 3}), "token 1 is -1"));
+  EXPECT_TRUE(test::contains(refuses({1, 2, 3}), "holds 3 tokens"));
   EXPECT_EQ(refuses({1, 2, 3, 4}), "");
 }
 
@@ -111,7 +112,7 @@ TEST(Checkpointing, ReadsWhichBlocks) {
   EXPECT_EQ(parse("n1:4,n2:4,product:4"), parse("cheap"));
   for (const char* bad : {"every:0", "every:x", "4", "-1", "1,,2", "some", "1;2", "n1",
                           "n1:", "n1:0", "n1:5", "n3:1", "n1:1,x:1"}) {
-    EXPECT_NE(message_of<InputError>([&] { (void)parse(bad); }).find(bad), std::string::npos)
+    EXPECT_TRUE(test::contains(message_of<InputError>([&] { (void)parse(bad); }), bad))
         << bad;
   }
 }
@@ -176,10 +177,9 @@ TEST(Checkpointing, FitsABudgetWithTheLeastTime) {
         }
       }
     }
-    EXPECT_NE(test::message_of<InputError>([&] {
+    EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
                 (void)training::checkpointing_for_budget(exec, config, options, costs, least / 2);
-              }).find("expected at least " + std::to_string(least)),
-              std::string::npos);
+              }), "expected at least " + std::to_string(least)));
   }
 }
 
@@ -201,8 +201,8 @@ TEST(Checkpointing, MeasuresOnlyWhereThereIsAChoice) {
   EXPECT_EQ(tight.costs.size(), nn::recomputable.size());
   EXPECT_NE(tight.text, "none");
   for (const char* bad : {"budget:", "budget:x", "budget:-1", "budget:1000", "budget:nan"}) {
-    EXPECT_NE(test::message_of<InputError>([&] { (void)plan(bad); }).find("budget holds"),
-              std::string::npos)
+    EXPECT_TRUE(test::contains(test::message_of<InputError>([&] { (void)plan(bad); }),
+                               "budget holds"))
         << bad;
   }
 }

@@ -8,8 +8,9 @@
 #include "nn/inference/generate.hpp"
 #include "nn/inference/session.hpp"
 #include "tests/device.hpp"
-#include "tests/io/hdf5_builder.hpp"
+#include "tests/message_of.hpp"
 #include "tests/nn/llama_tiny.hpp"
+#include "tests/temporary_folder.hpp"
 #include "tests/training/reference_training.hpp"
 #include "training/trainer.hpp"
 
@@ -133,10 +134,8 @@ TEST(TernaryModel, ContinuesWithTheSameBitsAndReopensAsTernary) {
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
     EXPECT_EQ(second.log().back().loss, whole.log().back().loss);
     Trainer other = small_trainer(options, false);
-    EXPECT_NE(test::message_of<InputError>([&] {
-                other.resume(folder.path());
-              }).find("ternary: holds 1, expected 0"),
-              std::string::npos);
+    EXPECT_TRUE(test::contains(test::message_of<InputError>([&] { other.resume(folder.path()); }),
+                               "ternary: holds 1, expected 0"));
     // The opened model computes with the weights of the training: the loss of the next step is the
     // same.
     const auto model = nn::open_model(Exec(), folder.path(), dtype, 0);
@@ -192,15 +191,12 @@ TEST(TernaryModel, ForecastsItsMemory) {
 TEST(TernaryModel, RefusesWhatItsScalesDoNotAllow) {
   const nn::LlamaConfig config = nn::with_ternary(test::small_config());
   const auto refusal = [](const auto& f) { return test::message_of<InputError>(f); };
-  EXPECT_NE(refusal([&] {
-              nn::check_layout(config, {.tensor = 3});
-            }).find("--tensor 3: the model is ternary"),
-            std::string::npos);
+  EXPECT_TRUE(test::contains(refusal([&] { nn::check_layout(config, {.tensor = 3}); }),
+                             "--tensor 3: the model is ternary"));
   EXPECT_EQ(refusal([&] { nn::check_layout(config, {.pipeline = 2}); }), "");
-  EXPECT_NE(refusal([&] {
+  EXPECT_TRUE(test::contains(refusal([&] {
               (void)nn::with_ternary(test::small_config({{"mlp_bias", true}}));
-            }).find("--ternary 1: the model has mlp_bias true"),
-            std::string::npos);
+            }), "--ternary 1: the model has mlp_bias true"));
 }
 
 TEST(MasterDtype, MayBeThatOfTheWeights) {
@@ -225,15 +221,13 @@ TEST(MasterDtype, MayBeThatOfTheWeights) {
     test::train_in_two_runs(first, second, folder.path(), data, 3);
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
     Trainer other = small_trainer(with_masters, false);
-    EXPECT_NE(test::message_of<InputError>([&] {
+    EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
                 other.resume(folder.path());
-              }).find("master_dtype: holds " + std::string(name_of(dtype)) + ", expected f32"),
-              std::string::npos);
+              }), "master_dtype: holds " + std::string(name_of(dtype)) + ", expected f32"));
   }
-  EXPECT_NE(test::message_of<InputError>([&] {
+  EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
               (void)small_trainer({.master_dtype = Dtype::bf16}, false);
-            }).find("masters of bf16 for a model of f32: expected that or f32"),
-            std::string::npos);
+            }), "masters of bf16 for a model of f32: expected that or f32"));
 }
 
 }  // namespace
