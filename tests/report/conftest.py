@@ -1,6 +1,7 @@
 """Fixtures: result files made up once for all tests, in a temporary folder."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "drivers" / "report"))
 
 import synthetic  # noqa: E402
+from katt_report.published import source  # noqa: E402
 
 
 def pytest_configure(config):
@@ -24,6 +26,16 @@ def pytest_configure(config):
 def repository() -> Path:
     """The root of the source tree."""
     return REPOSITORY
+
+
+_read_sweep = cache(source._sweep)
+
+
+@pytest.fixture
+def published(repository, monkeypatch) -> Path:
+    """The folder of the published results, whose sweeps are read once in a session: together they take seconds."""
+    monkeypatch.setattr(source, "_sweep", _read_sweep)
+    return repository / "results"
 
 
 @pytest.fixture(scope="session")

@@ -83,5 +83,5 @@ def test_a_folder_without_results(tmp_path, capsys):
                                 "MACHINE/EXPERIMENT\n")  # fmt: skip
 
 
-def test_the_projects_index_is_that_of_its_files(repository, capsys):
-    assert run(capsys, "index", repository / "results", "--check") == (0, "", "")
+def test_the_projects_index_is_that_of_its_files(published, capsys):
+    assert run(capsys, "index", published, "--check") == (0, "", "")

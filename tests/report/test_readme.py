@@ -184,8 +184,8 @@ def test_no_results(tmp_path, capsys):
     assert main(["readme", str(tmp_path / "none.md")]) == 2
 
 
-def test_the_projects_documents_hold_the_files_numbers(repository, capsys):
+def test_the_projects_documents_hold_the_files_numbers(repository, published, capsys):
     """Mend a failure by `katt-report readme results README.md docs/*.md`."""
     open_source.cache_clear()
     documents = [repository / "README.md", *sorted((repository / "docs").rglob("*.md"))]
-    assert main(["readme", "--check", str(repository / "results"), *map(str, documents)]) == 0, capsys.readouterr().out
+    assert main(["readme", "--check", str(published), *map(str, documents)]) == 0, capsys.readouterr().out
