@@ -19,6 +19,9 @@ NAMES = [rb"$x_", rb"$\frac{$", rb"a$b$c", rb"<b>&amp;'\"", rb"a--b->", rb"_hidd
          b"two\nlines", "\u202eback".encode(), "\u6f22\u5b57".encode(), "\uffff".encode(), b"\xff\xfe", b"caf\xe9",
          b"%s{}%(x)d"]
 
+# Pixels take as long again; test_names_of_a_sweep draws names in both formats.
+AS_SVG = ("--formats", "svg")
+
 
 def rewritten(path, names: dict[str, bytes]) -> str:
     """Replaces strings in the columns of /points; a name of `names` is a value of any column."""
@@ -90,7 +93,7 @@ def test_attributes_and_names_of_runs(tmp_path, capsys):
         attributes.create(b"\xffname$", NAMES, dtype=utf8)
         attributes["commit"], attributes["dirty"] = np.int64(7), np.int64(1)
         attributes["settings"] = b"[" * 20000
-    assert cli.main([path, "-o", str(tmp_path / "report")]) == 0
+    assert cli.main([path, "-o", str(tmp_path / "report"), *AS_SVG]) == 0
     shown = capsys.readouterr()
     assert shown.err == "" and "\x1b" not in shown.out
     well_formed(tmp_path / "report")
@@ -101,14 +104,14 @@ def test_names_in_a_profile_and_a_log(tmp_path, capsys):
     runs, seconds, rows = next(iter(file.profiles.values()))
     renamed = [(name, *rest) for name, (_, *rest) in zip((b"$a_", b"_b\xff", b"c\x1b"), rows, strict=False)]
     file.profiles = dict.fromkeys(file.profiles, (runs, seconds, [*renamed, *rows[3:]]))
-    assert cli.main([synthetic.write(tmp_path / "r.h5", file), "-o", str(tmp_path / "report")]) == 0
+    assert cli.main([synthetic.write(tmp_path / "r.h5", file), "-o", str(tmp_path / "report"), *AS_SVG]) == 0
     with h5py.File(tmp_path / "log.h5", "w") as log:
         log.attrs.create("log", b"train$\xff", dtype=h5py.string_dtype("utf-8"))
         log.attrs.create("device", b"\x1b_$", dtype=h5py.string_dtype("utf-8"))
         kind = np.dtype([("name", "S96"), ("depth", "<i8"), ("calls", "<f8"), ("time_s", "<f8")])
         log["profile"] = np.array([(b"$phase\xff", 0, 1.0, 1.0), (b"_$op\x07", 1, 1.0, 0.5)], kind)
         log["profile"].attrs.update(runs=1, time_s=1.1)
-    assert cli.main([str(tmp_path / "log.h5"), "-o", str(tmp_path / "log")]) == 0
+    assert cli.main([str(tmp_path / "log.h5"), "-o", str(tmp_path / "log"), *AS_SVG]) == 0
     shown = capsys.readouterr()
     assert shown.err == "" and "\x1b" not in shown.out
     shown.out.encode()
@@ -121,7 +124,7 @@ def test_names_of_files(tmp_path, capsys):
     paths = [os.fsdecode(os.path.join(os.fsencode(tmp_path), name)) for name in names]
     for path in paths:
         synthetic.write(path, synthetic.attention_seqlen(1, sizes=(512, 1024), dtypes=("f32",)))
-    assert cli.main([paths[0], "-o", str(tmp_path / "report")]) == 0
+    assert cli.main([paths[0], "-o", str(tmp_path / "report"), *AS_SVG]) == 0
     assert capsys.readouterr().err == ""
     for path in paths:
         assert cli.main([path, "-o", path]) == 2
