@@ -13,12 +13,16 @@
 | a program of ELSEWHERE | nothing; the table says who runs it |
 
 A sweep is planned with `--dry-run` unless the page is a lesson (docs/tutorial, docs/how_to), where it measures for a
-moment, since the lines after it read its file.
+moment, since the lines after it read its file. Pages that are no lessons begin with the same files: what one of them has
+run with the same inputs does not run again, unless a later line of the page reads its output.
 """
 
+import hashlib
 import re
 import shlex
 import subprocess
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +77,39 @@ def program_of(words: list[str]) -> str:
     return Path(words[0]).name
 
 
+@cache
+def said(*command: str) -> str:
+    """What a command prints that depends on no file."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def digest(path: Path) -> str:
+    """The hash of a file, or of the files of a folder with their names."""
+    found = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file()):
+        data = file.read_bytes()
+        found.update(f"{file.relative_to(path)} {len(data)}\n".encode() + data)
+    return found.hexdigest()
+
+
+def outputs_of(arguments: list[str]) -> list[str]:
+    return [value for option, value in zip(arguments, arguments[1:], strict=False) if option in OUTPUTS]
+
+
+def inputs_of(arguments: list[str]) -> list[str]:
+    """The words without the names of outputs."""
+    return [word for option, word in zip(["", *arguments], arguments, strict=False) if option not in OUTPUTS]
+
+
+def is_read(file: str, lines: list[str]) -> bool:
+    """True when a line names the file, a pattern that it is one of, or a folder that it is in, and not as its output."""
+    words = [re.sub(r"^\./|/$", "", word) for line in lines for word in inputs_of(line.split())]
+    return any(fnmatch(file, word) or file.startswith(f"{word}/") for word in words if word)
+
+
+RAN: set[tuple] = set()  # what pages that are no lessons have run
+
+
 class Shell:
     """A folder in which the commands of a page run, with what the pages call by name."""
 
@@ -80,9 +117,9 @@ class Shell:
         self.folder, self.page, self.katt, self.report = folder, page, katt, report
         self.is_lesson = page.startswith(LESSONS)
 
-    def run(self, line: str, status: int = 0):
-        """Runs a line; `status` is the exit status that it shall have."""
-        self.status = status
+    def run(self, line: str, status: int = 0, later: list[str] | None = None):
+        """Runs a line; `status` is the exit status that it shall have, `later` are the page's lines after it."""
+        self.status, self.later = status, later or []
         words = shlex.split(line.replace("FILE… ", "result.h5 "))
         while words and re.match(r"[A-Z_]+=", words[0]):
             words.pop(0)
@@ -112,18 +149,16 @@ class Shell:
     def check_options(self, words: list[str]):
         name = program_of(words)
         command = [word for word in words[1:2] if re.fullmatch(r"[a-z]+", word)]
-        said = subprocess.run(
-            [self.path_of(name), *command, "--help"], capture_output=True, text=True, check=True
-        ).stdout
+        known = said(self.path_of(name), *command, "--help")
         for option in (word.strip("[](),").split("=")[0] for word in words if word.strip("[](,").startswith("--")):
-            assert option in said or option in self.axes_of(words), f"{name} {' '.join(command)} has no option {option}"
+            assert option in known or option in self.axes_of(words), f"{name} {' '.join(command)} has no option {option}"
 
     def axes_of(self, words: list[str]) -> str:
         """The axes of the operator of a sweep."""
         if words[1] not in ("sweep", "tune"):
             return ""
         op = words[2] if re.fullmatch(r"[a-z_]+", words[2]) else "attention"
-        return subprocess.run([self.katt, "info", op], capture_output=True, text=True, check=True).stdout
+        return said(self.katt, "info", op)
 
     # Runs
 
@@ -140,9 +175,14 @@ class Shell:
         if words[1] == "referee" and self.page != "docs/referee.md":
             self.check_options(words)
             return
+        if words[1] == "generate" and "--profile" in words:
+            self.check_options(words)  # seconds of ceilings; tests/cli/test_model_profile.py has the same line
+            words = [word for word in words if word != "--profile"]
         arguments = self.small(words[1:])
         if program_of(words) == "katt-report" and arguments[0].endswith(".h5") and not {"--table", "--formats"} & set(arguments):
             arguments += ["--formats", "svg"]  # half the time of a report is its figures a second time, as PNG
+            if set(WITH_PEERS.values()) & set(arguments):
+                arguments += ["--only", "dtype=bf16,causal=1"]  # a quarter of the points
         self.finished([self.path_of(program_of(words))], arguments, line)
 
     def run_ranks(self, words: list[str]):
@@ -168,7 +208,7 @@ class Shell:
         if filled[0] in ("sweep", "tune"):
             if self.is_lesson or filled[0] == "tune":
                 filled += [word for word in QUICK if not {"--rounds", "--dry-run"} & set(filled)]
-                if filled[0] == "sweep" and self.page != "docs/how_to/my_machine.md":  # which tells of ceilings
+                if filled[0] == "sweep":
                     filled.append("--no-ceilings")
             elif "--dry-run" not in filled:
                 filled.append("--dry-run")
@@ -185,6 +225,9 @@ class Shell:
 
     def finished(self, program: list[str], arguments: list[str], line: str):
         command = [*program, *arguments]
+        same = None if self.is_lesson else self.identity(command)
+        if same in RAN and not any(is_read(file, self.later) for file in outputs_of(shlex.split(line))):
+            return
         kept = self.put_aside(arguments)
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
         for path, content in kept.items():
@@ -192,8 +235,16 @@ class Shell:
                 path.write_bytes(content)
         # compare: 1 for a regression, 3 where it cannot tell, which a file of moments does not.
         allowed = {self.status} if self.status else {0, 1, 3} if {"compare", "baselines"} & set(arguments) else {0}
-        said = f"{line}\n→ {' '.join(command)}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
-        assert done.returncode in allowed, said
+        told = f"{line}\n→ {' '.join(command)}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
+        assert done.returncode in allowed, told
+        if same:
+            RAN.add(same)
+
+    def identity(self, command: list[str]) -> tuple:
+        """The command without the names of its outputs, the status that it shall have, and the files that it names."""
+        named = inputs_of(command)
+        files = [digest(self.folder / word) for word in named[1:] if (self.folder / word).exists()]
+        return (*named, self.status, *files)
 
     def put_aside(self, arguments: list[str]) -> dict[Path, bytes]:
         """Makes room for the outputs; files that a command does not write again come back after it."""

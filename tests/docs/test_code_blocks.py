@@ -47,7 +47,7 @@ def measured(tmp_path_factory) -> Path:
     """A result file of a moment, with naive and flash."""
     path = tmp_path_factory.mktemp("measured") / "result.h5"
     sweep = ["sweep", "attention", "--seq", "64,1024,4096", "--dtype", "f32,bf16", "--variant", "naive,flash",
-             "--heads", "1"]
+             "--heads", "1", "--head-dim", "16"]
     subprocess.run([KATT, *sweep, *QUICK, "--no-ceilings", "--threads", "1", "-o", str(path)], check=True, capture_output=True)
     return path
 
@@ -113,14 +113,15 @@ def test_commands_run(page, tmp_path, measured, kernels, monkeypatch):
     shell = Shell(tmp_path, page, KATT, REPORT)
     lessons_python = [block for block in of("python") if block.page == page and page.startswith(LESSONS)]
     names: dict = {}
-    for block in sorted(
-        [*(block for block in of("console", "bash") if block.page == page), *lessons_python], key=lambda one: one.line
-    ):
+    consoles = [block for block in of("console", "bash") if block.page == page]
+    later = [line for block in consoles for line in commands(block.text)]
+    for block in sorted([*consoles, *lessons_python], key=lambda one: one.line):
         if block.language == "python":
             run_python(block, names, tmp_path, monkeypatch)
             continue
         for line in commands(block.text):
-            shell.run(line, block.status)
+            later.pop(0)
+            shell.run(line, block.status, later)
 
 
 def run_python(block: Block, names: dict, folder: Path, monkeypatch):
