@@ -13,14 +13,10 @@ SWEEP = 'op = "rmsnorm"\ntokens = 64\nhidden = 64\nrounds = 7\nthreads = 1\nvari
 
 
 def calibrate(katt, *arguments):
-    """With the program without the seconds of its ceilings."""
-    quick = katt.folder / "quick"
-    quick.write_text(f'#!/bin/sh\n[ "$1" != sweep ] || set -- "$@" --no-ceilings\nexec "{katt.path}" "$@"\n')
-    quick.chmod(0o755)
     return subprocess.run(
         [sys.executable, ROOT / "experiments" / "calibration" / "run.py", "--sweep", "sweep.toml", "--pause-s", "0", "-o",
          "out", *arguments], cwd=katt.folder, check=False, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "KATT": str(quick)},
+        env={**os.environ, "KATT": str(katt.quick())},
     )  # fmt: skip
 
 

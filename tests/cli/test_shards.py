@@ -13,17 +13,9 @@ from test_sweep import identities, table
 
 SWEEP = ("sweep", "attention", "--seq", "16:128:x2", "--heads", "1,2", "--head-dim", "16", "--causal", "0,1",
          "--variant", "naive,flash", "--rounds", "3", "--threads", "1")  # fmt: skip
-WITH_CEILINGS = (2, 3)  # parts of four
+ALL = [f"part_{index}.h5" for index in range(1, 5)]
+WITH_CEILINGS = (2, 3)  # parts of four: one measures them, for seconds, the other holds the same ones doubled
 ORDER = ["op", "pass", "variant", "dtype", "heads", "seq_q", "causal", "tile", "point", "status"]
-
-
-def shards(katt, count, which=None):
-    """Runs some parts of the sweep; their file names."""
-    names = []
-    for index in which or range(1, count + 1):
-        names.append(f"part_{index}.h5")
-        katt.runs(*SWEEP, "--shard", f"{index}/{count}", "-o", names[-1], ceilings=index in WITH_CEILINGS)
-    return names
 
 
 def rows(path):
@@ -35,7 +27,14 @@ def parts(tmp_path_factory):
     """The whole sweep and its four parts, made once."""
     katt = program_in(tmp_path_factory.mktemp("parts"))
     katt.runs(*SWEEP, "-o", "whole.h5")
-    shards(katt, 4)
+    measures, doubles = WITH_CEILINGS
+    for index, name in enumerate(ALL, 1):
+        katt.runs(*SWEEP, "--shard", f"{index}/4", "-o", name, ceilings=index == measures)
+    with h5py.File(katt.folder / ALL[measures - 1]) as one, h5py.File(katt.folder / ALL[doubles - 1], "r+") as other:
+        other.copy(one["ceilings/run-0001"], other.require_group("ceilings"), "run-0001")
+        ceilings = other["ceilings/run-0001"][:]
+        ceilings["value"] *= 2
+        other["ceilings/run-0001"][:] = ceilings
     return katt.folder
 
 
@@ -45,9 +44,6 @@ def merging(katt, parts):
     for file in parts.iterdir():
         shutil.copy(file, katt.folder)
     return katt
-
-
-ALL = [f"part_{index}.h5" for index in range(1, 5)]
 
 
 def test_four_parts_merged_are_the_rows_of_one(merging):
@@ -304,11 +300,12 @@ def test_older_files_without_places_can_be_merged(merging):
 def test_the_slurm_script_runs_its_task(katt):
     (katt.folder / "sweep.toml").write_text('op = "rmsnorm"\ntokens = "1:8:x2"\nhidden = 64\nrounds = 1\nthreads = 1\n')
     script = ["bash", ROOT / "examples" / "slurm" / "sweep_array.sh", "sweep.toml", "parts"]
+    environment = {**os.environ, "KATT": str(katt.quick())}
 
     def task(number):
         tasks = {"SLURM_ARRAY_TASK_ID": number, "SLURM_ARRAY_TASK_COUNT": "2"} if number else {}
-        return subprocess.run(script, cwd=katt.folder, env={**os.environ, "KATT": katt.path, **tasks}, capture_output=True,
-                              text=True, timeout=120)  # fmt: skip
+        return subprocess.run(script, cwd=katt.folder, env={**environment, **tasks}, capture_output=True, text=True,
+                              timeout=120)  # fmt: skip
 
     for number in ("1", "2", "2"):  # submitted again it finds nothing left to do
         assert task(number).returncode == 0

@@ -129,7 +129,7 @@ def test_a_killed_rank_loses_nothing_that_is_finished(katt, ranks):
 
 def test_the_slurm_script(katt, ranks):
     (katt.folder / "sweep.toml").write_text('op = "rmsnorm"\ntokens = "1:8:x2"\nhidden = 64\nrounds = 1\nthreads = 1\n')
-    environment = {**os.environ, "KATT": katt.path, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = {**os.environ, "KATT": str(katt.quick()), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
     def script(**more):
         return subprocess.run(["bash", ROOT / "examples" / "slurm" / "sweep_mpi.sh", "sweep.toml", "out.h5"],
