@@ -32,11 +32,13 @@ def model(katt):
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     """The program in a folder with the logs of a profiled answer, a profiled and a plain training, and what they said: each
-    profile takes the seconds of the ceilings."""
+    profile takes the seconds of the ceilings. A configuration file asks for that of the training, as the option does in
+    docs/measuring.md."""
     katt = program_in(tmp_path_factory.mktemp("profiled"))
     model = model_in(katt.folder)
+    (katt.folder / "train.toml").write_text('profile = true\nlog = "steps.h5"\n')
     said = [katt(*generate(model, "--profile", "--log", "answer.h5")),
-            katt(*train(model, "--json", "--profile", "--log", "steps.h5")),
+            katt(*train(model, "--json", "--config", "train.toml")),
             katt(*train(model, "--json", "--log", "plain.h5"))]  # fmt: skip
     assert [done.returncode for done in said] == [0, 0, 0], said
     return katt, model, *said
@@ -138,12 +140,6 @@ def test_train_by_phase_and_operator(profiled):
     with h5py.File(katt.folder / "steps.h5") as one, h5py.File(katt.folder / "plain.h5") as two:
         assert np.array_equal(one["loss"][:], two["loss"][:])
         assert "profile" not in two
-
-
-def test_a_configuration_file_may_ask_for_it(katt, model):
-    (katt.folder / "train.toml").write_text("profile = true\nlog = \"log.h5\"\n")
-    katt.runs(*train(model, "--config", "train.toml"))
-    assert profile(katt.folder / "log.h5")[1]
 
 
 def test_the_report_draws_logs(profiled):
