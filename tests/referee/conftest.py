@@ -35,13 +35,11 @@ class Referee:
                               timeout=300, env={**os.environ, **(env or {})}, check=False)  # fmt: skip
         return done
 
-    def sweep(self, path, *more, op="swiglu", size=("--tokens", 67, "--intermediate", 128), rounds=10,
-              env=None, ceilings=False):
+    def sweep(self, path, *more, op="swiglu", size=("--tokens", 67, "--intermediate", 128), rounds=10, env=None):
         """The end of a sweep, and its rows by variant. A row above the ceilings would be suspect; a sweep without them
-        is seconds shorter."""
-        more = more if ceilings else (*more, "--no-ceilings")
+        is seconds shorter, and tests/cli/test_referee.py has verdicts with them."""
         done = self.run("sweep", op, *size, "--variant", "naive", "--candidate", path, "--rounds", rounds, "--threads", 2,
-                        "--peer-timeout-s", 3, "-o", "out.h5", "--overwrite", *more, env=env)  # fmt: skip
+                        "--peer-timeout-s", 3, "-o", "out.h5", "--overwrite", "--no-ceilings", *more, env=env)  # fmt: skip
         if done.returncode == 2:
             return done, {}
         with h5py.File(self.folder / "out.h5") as file:
