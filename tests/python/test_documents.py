@@ -10,6 +10,7 @@ sys.path.insert(0, str(ROOT / "tests/docs"))
 from blocks import blocks as blocks_of
 
 katt = pytest.importorskip("katt")
+Figure = pytest.importorskip("matplotlib.figure").Figure
 
 
 def blocks(name: str) -> list[str]:
@@ -19,8 +20,11 @@ def blocks(name: str) -> list[str]:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with results/mine.h5, in which sweeps are short."""
-    sweep = katt.sweep
+    """A folder with results/mine.h5, in which sweeps are short, and pages have no pictures: test_sweep.py renders one."""
+    sweep, savefig = katt.sweep, Figure.savefig
+
+    def unrendered(figure, file, **options):
+        file.write(b"<svg/>") if hasattr(file, "write") else savefig(figure, file, **options)
 
     def quick(op, **arguments):
         if "seq" in arguments:
@@ -32,6 +36,7 @@ def place(tmp_path, monkeypatch):
     (results / "zen4-avx512bf16-2c").symlink_to(ROOT / "results" / "zen4-avx512bf16-2c")
     quick("attention", seq=64, output=results / "mine.h5")
     monkeypatch.setattr(katt, "sweep", quick)
+    monkeypatch.setattr(Figure, "savefig", unrendered)
     monkeypatch.chdir(tmp_path)
 
 
