@@ -1,10 +1,12 @@
 """The command: exit status, one line for bad input, nothing half written."""
 
 import json
+import multiprocessing
 import os
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 import synthetic
@@ -110,29 +112,25 @@ def test_without_a_folder(files, tmp_path, capsys, monkeypatch):
 
 def test_a_killed_run_leaves_nothing_behind(tmp_path):
     (tmp_path / "existing").mkdir()
-    script = """if True:
-        import sys, time
-        from pathlib import Path
-        from katt_report.pages.output import write_folder
-        def make():
-            print("made", flush=True)
-            time.sleep(60)
-        write_folder(Path(sys.argv[1]), make)
-    """
+    fork = multiprocessing.get_context("fork")  # a new Python would load Matplotlib
+
+    def write(folder, made):
+        write_folder(folder, lambda: [made.set(), time.sleep(60)])
+
     for folder, place in ((tmp_path / "new", tmp_path), (tmp_path / "existing", tmp_path / "existing")):
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        running = [subprocess.Popen([sys.executable, "-c", script, folder], stdout=subprocess.PIPE, env=environment)
-                   for _ in range(2)]  # fmt: skip
+        made = [fork.Event() for _ in range(2)]
+        running = [fork.Process(target=write, args=(folder, event), daemon=True) for event in made]
         for process in running:
-            assert process.stdout.readline() == b"made\n"
+            process.start()
+        assert all(event.wait(60) for event in made)
         running[0].kill()
-        running[0].communicate()
+        running[0].join()
         assert len(list(place.glob(".katt-report.*"))) == 2
         write_folder(folder, lambda: {"report.html": b""})
         # The folder of the other run, which still writes, stays.
         assert len(list(place.glob(".katt-report.*"))) == 1
         running[1].kill()
-        running[1].communicate()
+        running[1].join()
         write_folder(folder, lambda: {"report.html": b""})
         assert not list(tmp_path.rglob(".katt-report.*"))
 

@@ -90,7 +90,8 @@ def test_pairing_cancels_what_both_feel():
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 6, 7, 12, 41])
 def test_the_intervals_of_a_file_are_those_of_the_report(tmp_path, rounds):
     file = tmp_path / "r.h5"
-    sweep = ("sweep", "softmax", "--tokens", "1,2,4,8", "--vocab", "16,64", "--rounds", str(rounds), "--no-ceilings", "-o", file)
+    sweep = ("sweep", "softmax", "--tokens", "1,2,4,8", "--vocab", "16,64", "--rounds", str(rounds), "--threads", "1",
+             "--no-ceilings", "-o", file)  # fmt: skip
     subprocess.run([Path(os.environ["KATT_BUILD_DIR"]) / "katt", *sweep], check=True, capture_output=True)
     result = load(file)
     rows = [row for row in result.points.rows() if row["status"] == "ok"]
