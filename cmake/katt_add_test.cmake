@@ -122,17 +122,17 @@ function(katt_add_device_tests names sources)
   katt_test_properties(device.others device)
 endfunction()
 
-# katt_add_pytest(NAME DIRECTORY|FILE [LABELS LABEL]): Python tests, run by the Python environment
+# katt_add_pytest(NAME DIRECTORY|FILE... [LABELS LABEL]): Python tests, run by the Python environment
 # that scripts/build makes, with KATT set to the program's path.
-function(katt_add_pytest name directory)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "LABELS" "")
+function(katt_add_pytest name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABELS" "")
   set(python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
   if(NOT EXISTS ${python})
     message(STATUS "Test ${name} left out: no build/venv (scripts/build makes it)")
     return()
   endif()
   add_test(NAME ${name} COMMAND ${katt_test_launcher} ${python} -m pytest -q -p no:cacheprovider
-                                ${directory})
+                                ${arg_UNPARSED_ARGUMENTS})
   if(NOT arg_LABELS)
     set(arg_LABELS ${name})
   endif()
