@@ -181,8 +181,8 @@ TEST(TensorFile, RefusesAPlaceThatCannotBeWritten) {
   const auto under_a_file = folder / "file/out.h5";
   EXPECT_TRUE(test::contains(message_of<InputError>([&] { out.write(under_a_file); }),
                              "cannot be written"));
-  EXPECT_TRUE(test::contains(message_of<InputError>([&] { out.write(folder.path()); }),
-                             "is a folder"));
+  EXPECT_TRUE(
+      test::contains(message_of<InputError>([&] { out.write(folder.path()); }), "is a folder"));
   EXPECT_NE(message_of<InputError>([&] { out.write("/proc/katt/out.h5"); }), "");
   EXPECT_THROW(out.set("bad", {{2, 2}, {1}}), std::invalid_argument);
 }

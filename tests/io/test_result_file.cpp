@@ -205,8 +205,8 @@ TEST(ResultFile, ResumeRefusesForeignAndDamagedFiles) {
   EXPECT_TRUE(test::contains(message(columns), "column 7 is seq_q (int64), expected seq (int64)"));
   columns = some_columns();
   columns[2].width = 33;
-  EXPECT_TRUE(test::contains(message(columns),
-                             "column 3 is op (text), expected op (text of 33 bytes)"));
+  EXPECT_TRUE(
+      test::contains(message(columns), "column 3 is op (text), expected op (text of 33 bytes)"));
   columns = some_columns();
   columns.push_back({"more", ColumnKind::real});
   EXPECT_TRUE(test::contains(message(columns), "column 12 is missing"));
@@ -294,9 +294,9 @@ TEST(ResultFile, TwoWritersAreNoticed) {
   first.commit_run({});
   ResultFile second = ResultFile::resume(path, some_columns());
   second.commit_rows({some_row("a", second.run(), 1)});
-  EXPECT_TRUE(test::contains(message_of<std::runtime_error>([&] {
-              first.commit_rows({some_row("a", first.run(), 1)});
-            }), "another program"));
+  EXPECT_TRUE(test::contains(
+      message_of<std::runtime_error>([&] { first.commit_rows({some_row("a", first.run(), 1)}); }),
+      "another program"));
   EXPECT_EQ(ResultFile::resume(path, some_columns()).rows().size(), 1U);
 }
 

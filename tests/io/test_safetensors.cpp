@@ -200,8 +200,8 @@ TEST(Safetensors, ReadsShards) {
   EXPECT_TRUE(test::contains(refuses(R"({"a":"/etc/passwd"})"), "beside the index"));
   EXPECT_TRUE(test::contains(refuses(R"({"a":7})"), "beside the index"));
   EXPECT_TRUE(test::contains(refuses(R"({"a":"no.safetensors"})"), "no such file"));
-  EXPECT_TRUE(test::contains(refuses(R"({"a":"m-1.safetensors","b":"m-1.safetensors"})"),
-                             "does not hold"));
+  EXPECT_TRUE(
+      test::contains(refuses(R"({"a":"m-1.safetensors","b":"m-1.safetensors"})"), "does not hold"));
   EXPECT_TRUE(test::contains(refuses(R"({"c":"m-1.safetensors"})"), "does not name it"));
   EXPECT_TRUE(test::contains(refuses("[]"), "weight_map"));
 }

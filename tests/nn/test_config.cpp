@@ -83,11 +83,11 @@ TEST(Config, ReadsTheEndsOfGenerationConfigToo) {
   EXPECT_EQ(ends(R"({"eos_token_id": 5, "temperature": 0.6})"), (Ids{2, 5}));
   EXPECT_EQ(ends(R"({"eos_token_id": null})"), Ids{2});
   EXPECT_EQ(ends("{}"), Ids{2});
-  EXPECT_TRUE(test::contains(message_of<InputError>([&] {
-              (void)ends(R"({"eos_token_id": "x"})");
-            }), "generation_config.json: eos_token_id: holds \"x\", expected a token id"));
-  EXPECT_TRUE(test::contains(message_of<InputError>([&] { (void)ends("[]"); }),
-                             "expected a JSON object"));
+  EXPECT_TRUE(
+      test::contains(message_of<InputError>([&] { (void)ends(R"({"eos_token_id": "x"})"); }),
+                     "generation_config.json: eos_token_id: holds \"x\", expected a token id"));
+  EXPECT_TRUE(
+      test::contains(message_of<InputError>([&] { (void)ends("[]"); }), "expected a JSON object"));
 }
 
 TEST(Config, ReadsBothFormsOfRope) {
@@ -180,9 +180,11 @@ TEST(Config, KnowsTernaryProjections) {
   EXPECT_FALSE(changed(json::object()).ternary);
   EXPECT_TRUE(changed({{"quantization_config", bitnet}}).ternary);
   EXPECT_TRUE(changed({{"quantization_config", {{"quant_method", "bitnet"}}}}).ternary);
-  EXPECT_TRUE(test::contains(message_of<InputError>([&] {
-              (void)changed({{"quantization_config", bitnet}, {"attention_bias", true}});
-            }), "attention_bias: holds true, expected false: ternary"));
+  EXPECT_TRUE(
+      test::contains(message_of<InputError>([&] {
+                       (void)changed({{"quantization_config", bitnet}, {"attention_bias", true}});
+                     }),
+                     "attention_bias: holds true, expected false: ternary"));
   // The configuration that training writes for a ternary model reads as ternary.
   const nn::LlamaConfig made = nn::with_ternary(changed(json::object()));
   EXPECT_TRUE(nn::parse_config("c.json", nn::config_json_f32(made)).ternary);

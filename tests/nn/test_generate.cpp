@@ -274,8 +274,9 @@ TYPED_TEST(Generate, RefusesWhatDoesNotFit) {
       model, {.batch = 1, .capacity = 20, .chunk = 4, .page_size = 4, .window = 4});
   const std::vector<std::int64_t> one{windowed.open()};
   EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
-              (void)windowed.append_to(one, std::vector<std::int64_t>(5, 1));
-            }), "with a window, expected the first ones, at most 4"));
+                               (void)windowed.append_to(one, std::vector<std::int64_t>(5, 1));
+                             }),
+                             "with a window, expected the first ones, at most 4"));
 }
 
 TYPED_TEST(Generate, ForecastsTheMemoryOfPages) {

@@ -10,8 +10,9 @@ namespace {
 struct Cases : testing::SuiteDefaults {
   using Op = Description;
   static std::vector<testing::Extents> shapes() {
-    return testing::extents_of({"tokens", "hidden"}, {{3, 7}, {1, 1}, {2, 64}, {300, 128},
-                              {3, 4099}, {5000, 16}, {2200, 512}, {137, 67}});
+    return testing::extents_of(
+        {"tokens", "hidden"},
+        {{3, 7}, {1, 1}, {2, 64}, {300, 128}, {3, 4099}, {5000, 16}, {2200, 512}, {137, 67}});
   }
   static std::vector<std::vector<testing::Taken>> in_place() {
     return {{{"out", "x"}}, {{"dx", "x"}}, {{"dx", "dout"}}};

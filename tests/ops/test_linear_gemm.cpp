@@ -227,9 +227,9 @@ TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
   struct Shape {
     std::int64_t m, n, k, gap;
   };
-  const std::vector<Shape> shapes{{1, 1100, 700, 3}, {3, 70, 1301, 3}, {5, 2100, 65, 3},
-                              {17, 577, 333, 3}, {64, 45, 600, 0}, {13, 1024, 75, 0},
-                              {41, 1000, 333, 12}};
+  const std::vector<Shape> shapes{{1, 1100, 700, 3},  {3, 70, 1301, 3}, {5, 2100, 65, 3},
+                                  {17, 577, 333, 3},  {64, 45, 600, 0}, {13, 1024, 75, 0},
+                                  {41, 1000, 333, 12}};
   for (const auto& [m, n, k, gap] : shapes) {
     for (const Dtype dtype : all_dtypes) {
       Problem p = alike(m, n, k, dtype,

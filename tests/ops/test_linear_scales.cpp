@@ -118,8 +118,8 @@ TEST(GemmScales, GiveTheBitsOfAStoredMatrix) {
     std::int64_t m, n, k;
   };
   std::map<std::string, int> taken;
-  const std::vector<Shape> shapes{{1, 40, 64}, {3, 33, 70}, {64, 57, 33}, {113, 50, 300},
-                              {113, 130, 400}, {130, 20, 1056}};
+  const std::vector<Shape> shapes{{1, 40, 64},    {3, 33, 70},     {64, 57, 33},
+                                  {113, 50, 300}, {113, 130, 400}, {130, 20, 1056}};
   for (const auto& [m, n, k] : shapes) {
     for (const Dtype dtype : all_dtypes) {
       for (const int kind : {0, 1, 2, 3, 4, 5, 6, 7}) {

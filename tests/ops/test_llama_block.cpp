@@ -45,8 +45,10 @@ bench::Point point(const Shape& s, const std::string& pass, Dtype dtype) {
 
 /// Batch, seq, hidden, intermediate, heads, kv_heads, head_dim: odd lengths, grouped heads, a q that is
 /// wider or narrower than the stream; the last has more tokens than are checked at once.
-const std::vector<Shape> shapes{{1, 1, 136, 200, 2, 2, 8}, {2, 17, 41, 67, 6, 2, 16},
-                              {1, 33, 96, 64, 4, 1, 8}, {3, 61, 40, 80, 3, 3, 24}};
+const std::vector<Shape> shapes{{1, 1, 136, 200, 2, 2, 8},
+                                {2, 17, 41, 67, 6, 2, 16},
+                                {1, 33, 96, 64, 4, 1, 8},
+                                {3, 61, 40, 80, 3, 3, 24}};
 
 struct Values {
   explicit Values(const Shape& s) {

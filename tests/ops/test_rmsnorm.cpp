@@ -27,10 +27,22 @@ struct Cases : testing::SuiteDefaults {
   using Op = Description;
   static constexpr bool has_gradient_check = residual == 0 && quantise == 0;
   static std::vector<testing::Extents> shapes() {
-    return testing::extents_of({"tokens", "hidden"}, {{3, 7}, {1, 1}, {1, 64}, {2, 8}, {17, 31},
-                              {37, 384}, {5, 1000}, {64, 97}, {300, 128}, {3, 4096}, {9, 96},
-                              {3, 16416}, {1003, 96}, {1003, 67}}, {{"residual", residual},
-                              {"quantise", quantise}});
+    return testing::extents_of({"tokens", "hidden"},
+                               {{3, 7},
+                                {1, 1},
+                                {1, 64},
+                                {2, 8},
+                                {17, 31},
+                                {37, 384},
+                                {5, 1000},
+                                {64, 97},
+                                {300, 128},
+                                {3, 4096},
+                                {9, 96},
+                                {3, 16416},
+                                {1003, 96},
+                                {1003, 67}},
+                               {{"residual", residual}, {"quantise", quantise}});
   }
   static std::vector<std::vector<testing::Taken>> in_place() {
     if (quantise != 0) return {};

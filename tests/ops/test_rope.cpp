@@ -73,8 +73,12 @@ TEST(Rope, TheGradientOfTheReferenceIsThatOfFiniteDifferences) {
 
 /// A problem of one row.
 Problem one_row(const std::vector<float>& row, std::int64_t position, bool interleaved) {
-  const testing::Extents shape{{"batch", 1}, {"heads", 1}, {"kv_heads", 0}, {"seq_q", 1},
-                               {"head_dim", std::ssize(row)}, {"positions", 1},
+  const testing::Extents shape{{"batch", 1},
+                               {"heads", 1},
+                               {"kv_heads", 0},
+                               {"seq_q", 1},
+                               {"head_dim", std::ssize(row)},
+                               {"positions", 1},
                                {"interleaved", interleaved ? 1 : 0}};
   auto p = testing::make_problem<Description, Fwd>(shape, Dtype::f32);
   p.values["x"] = row;

@@ -25,8 +25,16 @@ struct Cases : testing::SuiteDefaults {
   static constexpr double gradient_tolerance = 1e-6;
   static std::vector<testing::Extents> shapes() {
     // A row of 33001 is more than a thread keeps.
-    return testing::extents_of({"tokens", "vocab"}, {{1, 6}, {1, 1}, {1, 2}, {3, 16}, {64, 1024},
-                              {23, 501}, {5, 1025}, {2, 4099}, {1, 33001}, {101, 777}});
+    return testing::extents_of({"tokens", "vocab"}, {{1, 6},
+                                                     {1, 1},
+                                                     {1, 2},
+                                                     {3, 16},
+                                                     {64, 1024},
+                                                     {23, 501},
+                                                     {5, 1025},
+                                                     {2, 4099},
+                                                     {1, 33001},
+                                                     {101, 777}});
   }
   static std::vector<std::vector<testing::Taken>> in_place() {
     return {{{"out", "x"}}, {{"dx", "x"}}, {{"dx", "dout"}}};

@@ -22,8 +22,9 @@ struct Cases : testing::SuiteDefaults {
   using Op = Description;
   static constexpr double gradient_tolerance = 1e-6;
   static std::vector<testing::Extents> shapes() {
-    return testing::extents_of({"tokens", "intermediate"}, {{3, 7}, {1, 1}, {64, 128}, {7, 13}, {1, 4099},
-                              {31, 1}, {3, 2049}, {19, 5003}});
+    return testing::extents_of(
+        {"tokens", "intermediate"},
+        {{3, 7}, {1, 1}, {64, 128}, {7, 13}, {1, 4099}, {31, 1}, {3, 2049}, {19, 5003}});
   }
   static std::vector<std::int64_t> gaps() { return {0, 3, 32}; }
   static std::vector<std::vector<testing::Taken>> in_place() {

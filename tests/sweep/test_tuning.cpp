@@ -130,12 +130,12 @@ TEST_F(TuningTest, TellsWhatIsStale) {
       "not recorded); katt tune toy measures again");
   TunedTile old = tile;
   old.machine.clear();
-  EXPECT_TRUE(test::contains(remark(old),
-                             "stale, tuned with another machine (not recorded, here "));
+  EXPECT_TRUE(
+      test::contains(remark(old), "stale, tuned with another machine (not recorded, here "));
   TunedTile elsewhere = tile;
   elsewhere.device = "Another CPU";
-  EXPECT_TRUE(test::contains(remark(elsewhere),
-                             "tuned on another machine only (Another CPU, here "));
+  EXPECT_TRUE(
+      test::contains(remark(elsewhere), "tuned on another machine only (Another CPU, here "));
   TunedTile other_kernel = elsewhere;
   other_kernel.threads = 1;
   EXPECT_EQ(remark(other_kernel), "") << "nobody tuned this one";

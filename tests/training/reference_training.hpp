@@ -56,8 +56,7 @@ inline training::TrainOptions reference_options(const std::filesystem::path& che
 
 /// The tokens of expected.h5.
 inline training::TokenData reference_data(const std::filesystem::path& checkpoint) {
-  return impl::tokens_from_hdf5(checkpoint / "expected.h5",
-                                nn::read_config(checkpoint).vocab_size);
+  return impl::tokens_from_hdf5(checkpoint / "expected.h5", nn::read_config(checkpoint).vocab_size);
 }
 
 /// Passes when the steps lose what PyTorch's lose, up to this share of it, and the norms of the

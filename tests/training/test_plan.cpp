@@ -112,8 +112,7 @@ TEST(Checkpointing, ReadsWhichBlocks) {
   EXPECT_EQ(parse("n1:4,n2:4,product:4"), parse("cheap"));
   for (const char* bad : {"every:0", "every:x", "4", "-1", "1,,2", "some", "1;2", "n1",
                           "n1:", "n1:0", "n1:5", "n3:1", "n1:1,x:1"}) {
-    EXPECT_TRUE(test::contains(message_of<InputError>([&] { (void)parse(bad); }), bad))
-        << bad;
+    EXPECT_TRUE(test::contains(message_of<InputError>([&] { (void)parse(bad); }), bad)) << bad;
   }
 }
 
@@ -178,8 +177,10 @@ TEST(Checkpointing, FitsABudgetWithTheLeastTime) {
       }
     }
     EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
-                (void)training::checkpointing_for_budget(exec, config, options, costs, least / 2);
-              }), "expected at least " + std::to_string(least)));
+                                 (void)training::checkpointing_for_budget(exec, config, options,
+                                                                          costs, least / 2);
+                               }),
+                               "expected at least " + std::to_string(least)));
   }
 }
 
@@ -201,8 +202,8 @@ TEST(Checkpointing, MeasuresOnlyWhereThereIsAChoice) {
   EXPECT_EQ(tight.costs.size(), nn::recomputable.size());
   EXPECT_NE(tight.text, "none");
   for (const char* bad : {"budget:", "budget:x", "budget:-1", "budget:1000", "budget:nan"}) {
-    EXPECT_TRUE(test::contains(test::message_of<InputError>([&] { (void)plan(bad); }),
-                               "budget holds"))
+    EXPECT_TRUE(
+        test::contains(test::message_of<InputError>([&] { (void)plan(bad); }), "budget holds"))
         << bad;
   }
 }

@@ -195,8 +195,9 @@ TEST(TernaryModel, RefusesWhatItsScalesDoNotAllow) {
                              "--tensor 3: the model is ternary"));
   EXPECT_EQ(refusal([&] { nn::check_layout(config, {.pipeline = 2}); }), "");
   EXPECT_TRUE(test::contains(refusal([&] {
-              (void)nn::with_ternary(test::small_config({{"mlp_bias", true}}));
-            }), "--ternary 1: the model has mlp_bias true"));
+                               (void)nn::with_ternary(test::small_config({{"mlp_bias", true}}));
+                             }),
+                             "--ternary 1: the model has mlp_bias true"));
 }
 
 TEST(MasterDtype, MayBeThatOfTheWeights) {
@@ -221,13 +222,14 @@ TEST(MasterDtype, MayBeThatOfTheWeights) {
     test::train_in_two_runs(first, second, folder.path(), data, 3);
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
     Trainer other = small_trainer(with_masters, false);
-    EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
-                other.resume(folder.path());
-              }), "master_dtype: holds " + std::string(name_of(dtype)) + ", expected f32"));
+    EXPECT_TRUE(
+        test::contains(test::message_of<InputError>([&] { other.resume(folder.path()); }),
+                       "master_dtype: holds " + std::string(name_of(dtype)) + ", expected f32"));
   }
   EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
-              (void)small_trainer({.master_dtype = Dtype::bf16}, false);
-            }), "masters of bf16 for a model of f32: expected that or f32"));
+                               (void)small_trainer({.master_dtype = Dtype::bf16}, false);
+                             }),
+                             "masters of bf16 for a model of f32: expected that or f32"));
 }
 
 }  // namespace
