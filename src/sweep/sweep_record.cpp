@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "core/build_info.hpp"
 #include "io/hdf5/result_contents.hpp"
@@ -80,6 +83,25 @@ void check_part(const std::filesystem::path& output, const Part& part) {
   }
 }
 
+/// Throws InputError when the file holds rows of a candidate that was another file then.
+void check_held(const std::filesystem::path& output,
+                const std::map<std::string, CandidateFile>& candidates) {
+  for (const io::RunRecord& run : io::read_runs(output)) {
+    const auto told = nlohmann::json::parse(run.text("peers"), nullptr, false);
+    for (const auto& [name, file] : candidates) {
+      const auto held = told.find(name);
+      if (held == told.end() || !held->is_string()) continue;
+      const std::string about = held->get<std::string>();
+      if (about.find("SHA-256 ") == std::string::npos ||
+          about.find(file.sha256) != std::string::npos)
+        continue;
+      throw InputError("--candidate " + name + "=" + file.path.string() + ": " + output.string() +
+                       " holds rows of another file (" + about +
+                       "), expected that one, or a new output");
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Backend> backends_of(std::span<const PlannedCase> plan) {
@@ -103,7 +125,10 @@ SweepRecord::SweepRecord(const Registry& registry, const SweepRequest& request,
                              : io::ResultFile::create(options.output, columns_)),
       held_(file_.rows().size()),
       part_(part_of(plan, options.shard, request.settings)) {
-  if (resumes(options)) check_part(options.output, part_);
+  if (resumes(options)) {
+    check_part(options.output, part_);
+    check_held(options.output, request.settings.candidates);
+  }
   tasks_ =
       remaining(registry, part_.tasks, columns_, file_, request.settings.cold, summary_.present);
 }

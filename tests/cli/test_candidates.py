@@ -190,6 +190,9 @@ def test_a_sweep_file_names_candidates_and_resume_knows_them(katt, tmp_path):
     assert set(katt.variants()) == {"naive", "tells", "second"}
     assert "nothing left to do" in katt("sweep", "sweep.toml", "-o", "out.h5", "--resume").stderr
     assert "is the file of --candidate" in katt.refuses("sweep", "sweep.toml", "-o", tmp_path / "own.py", "--overwrite")
+    (tmp_path / "own.py").write_text(NUMPY + "# edited\n")
+    refused = katt.refuses("sweep", "sweep.toml", "-o", "out.h5", "--resume")
+    assert "own.py: out.h5 holds rows of another file (" in refused and "SHA-256 " in refused
 
 
 def refusal(katt, text, *more):
