@@ -21,10 +21,16 @@ def candidate_options(candidates: Mapping[str, str | Path] | Iterable[str | Path
     program that is written to the folder."""
     if isinstance(candidates, (str, Path)):
         candidates = [candidates]
-    if isinstance(candidates, Mapping):
-        texts = [f"{name}={os.fspath(path)}" for name, path in candidates.items()]
-    else:
-        texts = [os.fspath(path) for path in candidates]
+    wrong = ValueError(f"candidates: holds {candidates!r}, expected paths by name, or a list of paths")
+    if not isinstance(candidates, Iterable):
+        raise wrong
+    names = list(candidates)
+    paths = list(candidates.values()) if isinstance(candidates, Mapping) else names
+    if not all(isinstance(path, (str, os.PathLike)) for path in paths):
+        raise wrong
+    texts = [os.fspath(path) for path in paths]
+    if paths is not names:
+        texts = [f"{name}={text}" for name, text in zip(names, texts, strict=True)]
     if not texts:
         return []
     options = ["--candidate", ",".join(texts)]

@@ -77,12 +77,16 @@ class Result:
         path = path_of("save", path)
         if len(self.paths) != 1:
             raise ValueError(f"save: the result is {len(self.paths)} files, expected one")
+        if path.is_dir():
+            raise ValueError(f"save: {path}: is a folder, expected a new file")
         part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             shutil.copyfile(self.paths[0], part)
             os.link(part, path)
         except FileExistsError:
             raise ValueError(f"save: {path}: exists, expected a new file") from None
+        except OSError as error:
+            raise ValueError(f"save: {path}: {error.strerror}, expected the place of a new file") from None
         finally:
             part.unlink(missing_ok=True)
         return path

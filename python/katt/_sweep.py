@@ -82,6 +82,10 @@ def sweep(
         output = path_of("output", output)
     if not isinstance(peers, (Mapping, Iterable)) or isinstance(peers, str):
         raise ValueError(f"peers: holds {peers!r}, expected functions by name, or a list of names")
+    peers = peers if isinstance(peers, Mapping) else list(peers)
+    for name in peers:
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"peers: holds the name {name!r}, expected letters, digits and _")
     arguments = [str(PROGRAM), "sweep", str(op), "--json"]
     for name, value in axes.items():
         option = name.removesuffix("_").replace("_", "-")

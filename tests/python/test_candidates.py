@@ -55,3 +55,6 @@ def test_a_file_gives_its_name(library):
 def test_what_is_no_candidate_is_refused(tmp_path):
     with pytest.raises(ValueError, match="missing.so: no such file"):
         katt.sweep("swiglu", candidates={"mine": tmp_path / "missing.so"}, **QUICK)
+    for candidates in (None, 3, [3], {"mine": None}):
+        with pytest.raises(ValueError, match="candidates: holds .*, expected paths by name, or a list of paths"):
+            katt.sweep("swiglu", candidates=candidates, **QUICK)

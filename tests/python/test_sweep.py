@@ -42,6 +42,9 @@ def test_files(result, tmp_path):
     assert (katt.open(path).frame["time_s"] == result.frame["time_s"]).all()
     with pytest.raises(ValueError, match="exists, expected a new file"):
         result.save(path)
+    for place, message in ((tmp_path, "is a folder"), (tmp_path / "no/x.h5", "No such file")):
+        with pytest.raises(ValueError, match=f"save: {place}: {message}"):
+            result.save(place)
     assert [file.name for file in tmp_path.iterdir()] == ["kept.h5"]
     (tmp_path / "group.h5").write_bytes(b"\x89HDF\r\n\x1a\nand nothing more")
     with pytest.raises(ValueError, match="group.h5"):
@@ -61,6 +64,9 @@ def test_refusals():
         katt.sweep("nonsense", **QUICK)
     with pytest.raises(ValueError, match="peers: mine: holds a int, expected a function"):
         katt.sweep("softmax", peers={"mine": 3}, **QUICK)
+    for name in ("a,b", "", 3):
+        with pytest.raises(ValueError, match=f"peers: holds the name {name!r}, expected letters"):
+            katt.sweep("softmax", peers={name: abs}, **QUICK)
     with pytest.raises(ValueError, match="arrays: holds lists, expected numpy or torch"):
         katt.sweep("softmax", peers={"mine": abs}, arrays="lists", **QUICK)
 
