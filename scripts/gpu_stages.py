@@ -93,9 +93,14 @@ class Run:
     def __init__(self, options):
         self.options = options
         self.out = pathlib.Path(options.output).resolve()
-        self.out.mkdir(parents=True, exist_ok=True)
         self.file = self.out / "gpu_run.json"
-        self.state = json.loads(self.file.read_text()) if self.file.exists() else {"stages": {}}
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self.state = json.loads(self.file.read_text()) if self.file.exists() else {"stages": {}}
+        except OSError as error:
+            die(f"-o {options.output}: {error.strerror}, expected a folder to write to")
+        except ValueError as error:
+            die(f"{self.file}: no JSON ({error})")
         # What nobody needs later: the unpacked bundle, the model.
         self.work = ROOT / "build" / "gpu_first" if options.first else self.out
         self.work.mkdir(parents=True, exist_ok=True)

@@ -219,6 +219,7 @@ def test_a_check_that_takes_long_leaves_the_others_their_share(sanitizer, monkey
     (("-t", "never"), "invalid positive value: 'never'"),
     (("-p", "/nowhere/katt"), "/nowhere/katt is no program"),
     (("-p", "", "-b", "/nowhere/bundle.tar.gz"), "/nowhere/bundle.tar.gz is missing"),
+    (("-o", __file__), "test_gpu_run.py: File exists, expected a folder to write to"),
 ])  # fmt: skip
 def test_bad_usage_is_one_line(call, arguments, words):
     done, stages = call("echo", *arguments)
