@@ -11,10 +11,20 @@
 
 namespace katt::bench {
 
+namespace {
+
+/// ", 1 failed, 2 suspect", or "" where there are none.
+std::string bad_rows(const SweepSummary& summary) {
+  return (summary.failed > 0 ? ", " + std::to_string(summary.failed) + " failed" : "") +
+         (summary.suspect > 0 ? ", " + std::to_string(summary.suspect) + " suspect" : "");
+}
+
+}  // namespace
+
 std::string summary_line(const SweepSummary& summary, const std::filesystem::path& output) {
   if (summary.run.empty()) {
     return "nothing left to do: " + output.string() + " holds all " +
-           std::to_string(summary.present) + " rows";
+           std::to_string(summary.present) + " rows" + bad_rows(summary);
   }
   return std::string(summary.interrupted ? "interrupted" : "done") + " after " +
          human_duration(summary.elapsed_s) + ": " + std::to_string(summary.ok) + " ok, " +

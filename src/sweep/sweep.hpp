@@ -29,8 +29,9 @@ struct SweepOptions {
 
 struct SweepSummary {
   std::string run;  ///< empty when nothing was left to do
-  int ok = 0, skipped = 0, failed = 0, suspect = 0;
-  int present = 0;  ///< rows that the file already held
+  int ok = 0, skipped = 0;
+  int failed = 0, suspect = 0;  ///< with those among the rows that the file already held
+  int present = 0;              ///< rows that the file already held
   bool interrupted = false;
   double elapsed_s = 0;
 

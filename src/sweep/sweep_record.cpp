@@ -4,7 +4,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
-#include <set>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -23,17 +23,25 @@ bool resumes(const SweepOptions& options) {
   return options.resume && std::filesystem::exists(options.output, error);
 }
 
-/// The tasks without the rows that are already in the file. A group of paired points that lacks a
-/// row is measured again as a whole: a later row replaces an earlier one.
+std::size_t column_index(const std::vector<io::Column>& columns, std::string_view name) {
+  return static_cast<std::size_t>(std::ranges::find(columns, name, &io::Column::name) -
+                                  columns.begin());
+}
+
+/// The tasks without the rows that are already in the file, which it adds to the summary. A group of
+/// paired points that lacks a row is measured again as a whole: a later row replaces an earlier one.
 std::vector<Task> remaining(const Registry& registry, const std::vector<Task>& tasks,
                             const std::vector<io::Column>& columns, const io::ResultFile& file,
-                            bool cold, int& present) {
-  std::set<std::string> known;
-  for (const auto& cells : file.rows()) known.insert(row_key(registry, columns, cells));
+                            bool cold, SweepSummary& summary) {
+  const std::size_t status = column_index(columns, "status");
+  std::map<std::string, std::string> known;  // status by key
+  for (const auto& cells : file.rows()) {
+    known[row_key(registry, columns, cells)] = std::get<std::string>(cells[status]);
+  }
   std::vector<Task> left;
   for (const auto& group : groups_of(std::span(tasks))) {
     std::vector<Task> rest;
-    int held = 0;
+    int held = 0, failed = 0, suspect = 0;
     for (const Task& task : group) {
       Task& one = rest.emplace_back(task);
       one.planned.configs.clear();
@@ -42,8 +50,11 @@ std::vector<Task> remaining(const Registry& registry, const std::vector<Task>& t
         const Config& config = task.planned.configs[i];
         const io::Row row =
             make_row(columns, task.planned, not_run(config, Status::ok()), {.cold = cold});
-        if (known.contains(row_key(registry, columns, row.cells))) {
+        const auto found = known.find(row_key(registry, columns, row.cells));
+        if (found != known.end()) {
           ++held;
+          failed += found->second == "failed" ? 1 : 0;
+          suspect += found->second == "suspect" ? 1 : 0;
           continue;
         }
         one.planned.configs.push_back(config);
@@ -52,7 +63,11 @@ std::vector<Task> remaining(const Registry& registry, const std::vector<Task>& t
     }
     const bool whole =
         std::ranges::all_of(rest, [](const Task& one) { return one.wanted.empty(); });
-    if (whole || group.size() == 1) present += held;
+    if (whole || group.size() == 1) {
+      summary.present += held;
+      summary.failed += failed;
+      summary.suspect += suspect;
+    }
     if (whole) continue;
     if (group.size() > 1) rest.assign(group.begin(), group.end());
     std::ranges::move(rest, std::back_inserter(left));
@@ -129,8 +144,7 @@ SweepRecord::SweepRecord(const Registry& registry, const SweepRequest& request,
     check_part(options.output, part_);
     check_held(options.output, request.settings.candidates);
   }
-  tasks_ =
-      remaining(registry, part_.tasks, columns_, file_, request.settings.cold, summary_.present);
+  tasks_ = remaining(registry, part_.tasks, columns_, file_, request.settings.cold, summary_);
 }
 
 std::string SweepRecord::begin_run(io::Attributes provenance,
@@ -186,8 +200,7 @@ void SweepRecord::end_run(const std::string& run, bool interrupted, const std::s
 }
 
 void SweepRecord::sort_rows() {
-  const auto point = static_cast<std::size_t>(
-      std::ranges::find(columns_, "point", &io::Column::name) - columns_.begin());
+  const std::size_t point = column_index(columns_, "point");
   std::vector<std::size_t> order(file_.rows().size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto by_point = [&](std::size_t a, std::size_t b) {

@@ -1,5 +1,6 @@
 """A variant that ends the process is one failed row of a sweep, and the sweep continues."""
 
+import json
 import os
 import signal
 import time
@@ -30,8 +31,14 @@ def test_a_fault_is_a_failed_row(faulty):
         else:  # the others were compared with each other
             assert row["samples"] == 2 and row["speedup"] > 0
     assert "another one goes on" in done.stderr
-    again = faulty(*arguments, "--resume")
-    assert again.returncode == 0 and "nothing left to do" in again.stderr, again.stderr
+    again = faulty(*arguments, "--resume", "--json")
+    assert again.returncode == 1 and "nothing left to do" in again.stderr, again.stderr
+    assert "6 rows, 2 failed" in again.stderr
+    summary = json.loads(again.stdout)
+    assert (summary["already_present"], summary["failed"], summary["ok"]) == (6, 2, 0)
+    # rows of another sweep in the same file do not count
+    other = faulty(*SWEEP, "--variant", "naive,fused", "--resume")
+    assert other.returncode == 0 and "4 rows" in other.stderr and "failed" not in other.stderr, other.stderr
     with h5py.File(faulty.folder / "out.h5") as file:
         command = file["runs/run-0001"].attrs["command"]
         assert command == "katt " + " ".join(arguments) + " --no-ceilings"
@@ -50,7 +57,7 @@ def test_a_variant_that_hangs_is_a_failed_row(faulty):
         else:
             assert row["status"] == b"ok" and row["speedup"] > 0
     again = faulty(*arguments, "--resume")
-    assert again.returncode == 0 and "nothing left to do" in again.stderr, again.stderr
+    assert again.returncode == 1 and "nothing left to do" in again.stderr, again.stderr
 
 
 def test_a_limit_leaves_alone_what_ends_in_time(faulty):
