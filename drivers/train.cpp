@@ -26,7 +26,6 @@ namespace katt::impl {
 namespace {
 
 constexpr int interrupted = 130;
-constexpr std::size_t max_companion_bytes = std::size_t{1} << 30;
 
 struct Trained {
   RunSummary summary;
@@ -94,7 +93,6 @@ template <class Exec>
 Trained train(const Exec& exec, const TrainCommandLine& line) {
   const memory::Scope scope;
   RunOptions run = line.run_options();
-  const bool continues = line.resume && training::holds_run(run.out);
   nn::LlamaConfig config = line.model_config();
   const training::TokenData data = line.data(config.vocab_size);
   training::TrainOptions options = line.options();
@@ -119,9 +117,13 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
     if (is_first) outputs = claim_targets(run);
   });
   if (is_first) ask_for_space(trainer.config(), run, options.groups.all.size());
+  // once no other process can write the run
+  const bool continues = line.resume && training::holds_run(run.out);
   if (continues) trainer.resume(run.out);
   bench::together(options.groups.all, [&] {
-    if (is_first) copy_companions(line, run.out);
+    if (!is_first) return;
+    if (line.resume) check_continued_log(run, trainer.log());
+    copy_companions(line, run.out);
   });
   if (is_first) {
     tell_threads(line.model.threads);

@@ -19,6 +19,13 @@ constexpr const char* train_usage =
     "katt train --model DIR (--data FILE.h5 | --text FILE) --steps N --batch B --seq S --lr X";
 constexpr std::size_t max_config_bytes = 1 << 20;
 
+bool same_content(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code ignored;
+  const auto bytes = std::filesystem::file_size(a, ignored);
+  return std::filesystem::file_size(b, ignored) == bytes && bytes <= max_companion_bytes &&
+         io::impl::read_text(a, bytes, "a file") == io::impl::read_text(b, bytes, "a file");
+}
+
 }  // namespace
 
 TrainCommandLine::TrainCommandLine()
@@ -137,20 +144,32 @@ std::vector<std::string> TrainCommandLine::companions() const {
   return found;
 }
 
+bool TrainCommandLine::may_replace(const std::filesystem::path& file) const {
+  if (overwrite || training::holds_run(file.parent_path())) return overwrite || resume;
+  if (!resume || file.filename() == "config.json") return false;  // which ends a save
+  std::error_code ignored;
+  const std::string name = file.filename().string();
+  const std::filesystem::path original = std::filesystem::path(model.folder) / name;
+  const std::vector<std::string> copied = companions();
+  if (std::ranges::find(copied, name) != copied.end()) return same_content(file, original);
+  // a killed process leaves its lock
+  return std::filesystem::exists(io::lock_of(file.parent_path() / training::state_file), ignored);
+}
+
 void TrainCommandLine::check_output() const {
   const std::filesystem::path out = line_.text("--out").value_or("");
   std::error_code ignored;
   if (resume && overwrite) throw InputError("--resume and --overwrite exclude each other");
   if (resume && out.empty()) throw InputError("--resume: needs --out, the run to continue");
+  // asked before the run is: another process may be in its first save, which ends with the log
+  const auto& log = line_.text("--log");
+  const bool has_log = log && std::filesystem::is_regular_file(*log, ignored);
   std::vector<io::NamedPath> inputs, targets;
   for (const char* name : {"--text", "--data", "--config"}) {
     if (line_.text(name)) inputs.push_back({name, *line_.text(name)});
   }
   const bool continues = resume && training::holds_run(out);  // it reads its own save
   if (!continues || !io::same_file(out, model.folder)) inputs.push_back({"--model", model.folder});
-  // A save ends with config.json: without it there is a first one at most, which was killed.
-  const bool replaces =
-      overwrite || continues || (resume && !std::filesystem::exists(out / "config.json", ignored));
   std::vector<std::string> files = companions();
   files.insert(files.begin(), "config.json");
   for (const char* name : {training::state_file, "model.safetensors"}) {
@@ -159,18 +178,22 @@ void TrainCommandLine::check_output() const {
   for (const std::string& name : files) {
     if (out.empty()) break;
     targets.push_back({"--out", out / name});
-    if (replaces || !std::filesystem::exists(out / name, ignored)) continue;
+    if (std::filesystem::is_directory(out / name, ignored)) {
+      throw InputError("--out " + out.string() + ": holds a folder " + name + ", expected a file");
+    }
+    if (!std::filesystem::exists(out / name, ignored) || may_replace(out / name)) continue;
     throw InputError("--out " + out.string() + ": holds " + name +
                      (resume ? " and no run to continue; expected another folder or --overwrite"
                              : "; expected --resume to continue it or --overwrite to replace it"));
   }
-  if (const auto& log = line_.text("--log")) {
-    targets.push_back({"--log", *log});
-    if (!resume && !overwrite && std::filesystem::is_regular_file(*log, ignored)) {
-      throw InputError(
-          "--log " + *log +
-          ": exists; expected a new file, --resume to continue the run or --overwrite");
-    }
+  if (log) targets.push_back({"--log", *log});
+  if (has_log && !resume && !overwrite) {
+    throw InputError("--log " + *log +
+                     ": exists; expected a new file, --resume to continue the run or --overwrite");
+  }
+  if (has_log && resume && !continues) {
+    throw InputError("--log " + *log + ": exists, and " + out.string() +
+                     " holds no run to continue; expected a new file");
   }
   io::check_distinct(targets, inputs);
 }

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <cstddef>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "drivers/options/layout_options.hpp"
 #include "drivers/options/model_options.hpp"
 #include "drivers/training/training_run.hpp"
 
 namespace katt::impl {
+
+/// Most bytes of a file that a trained model keeps of its model, e.g. a tokenizer.
+inline constexpr std::size_t max_companion_bytes = std::size_t{1} << 30;
 
 /// The options of `katt train`, from the command line and, for options missing there, from a TOML
 /// file with their names as keys.
@@ -38,6 +44,9 @@ class TrainCommandLine {
 
  private:
   void read_config();
+  /// True when a file that is in the folder of --out may be replaced: as --overwrite says, or, with
+  /// --resume, as part of a run, of a first save that was killed, or as the copy of a companion.
+  [[nodiscard]] bool may_replace(const std::filesystem::path& file) const;
   [[nodiscard]] training::LossScaling loss_scaling() const;
 
   CommandLine line_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -144,6 +145,38 @@ io::Outputs claim_targets(const RunOptions& options) {
   if (!options.out.empty()) outputs.claim({"--out", options.out / training::state_file}, true);
   if (!options.log.empty()) outputs.claim({"--log", options.log}, true);
   return outputs;
+}
+
+void check_continued_log(const RunOptions& options, const std::vector<StepLog>& log) {
+  std::error_code ignored;
+  if (options.log.empty() || !std::filesystem::is_regular_file(options.log, ignored)) return;
+  const std::string expected =
+      "; expected the log of the run in " + options.out.string() + ", or a new file";
+  const auto reject = [&](const std::string& held) {
+    throw InputError("--log " + options.log.string() + ": " + held + expected);
+  };
+  try {
+    const io::CaseFile file(options.log);
+    for (const auto& [name, member] : std::array<std::pair<const char*, float StepLog::*>, 3>{
+             {{"loss", &StepLog::loss}, {"lr", &StepLog::rate}, {"time_s", &StepLog::time_s}}}) {
+      if (!file.has(name)) reject(std::string("holds no dataset ") + name);
+      const std::vector<float> held = file.column(name);
+      if (held.size() > log.size()) {
+        reject("holds " + std::to_string(held.size()) + " steps, the run has " +
+               std::to_string(log.size()));
+      }
+      for (std::size_t i = 0; i < held.size(); ++i) {
+        if (std::bit_cast<std::uint32_t>(held[i]) == std::bit_cast<std::uint32_t>(log[i].*member)) {
+          continue;
+        }
+        reject("is the log of another run: step " + std::to_string(i + 1) + " has another " + name);
+      }
+    }
+  } catch (const InputError& error) {
+    const std::string message = error.what();
+    if (message.ends_with(expected)) throw;
+    throw InputError("--log " + message + expected);
+  }
 }
 
 void ask_for_space(const nn::LlamaConfig& config, const RunOptions& options, int ranks) {

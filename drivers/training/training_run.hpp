@@ -51,6 +51,10 @@ struct RunSummary {
 [[nodiscard]] std::string schedule_note(const std::vector<training::StepLog>& log,
                                         const training::Schedule& schedule);
 
+/// Throws InputError when the file of the log is there and is not that of the run in `options.out`:
+/// a log holds the first of the run's steps.
+void check_continued_log(const RunOptions& options, const std::vector<training::StepLog>& log);
+
 /// Reserves the disk space of a save, which each save of a run needs beside the previous one.
 /// Throws std::runtime_error.
 void ask_for_space(const nn::LlamaConfig& config, const RunOptions& options, int ranks);

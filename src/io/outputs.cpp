@@ -93,14 +93,20 @@ void check_distinct(const std::vector<NamedPath>& outputs, const std::vector<Nam
   }
 }
 
+fs::path lock_of(const fs::path& path) {
+  const fs::path target = written_path(path);
+  fs::path lock = target.parent_path() / ".";
+  lock += target.filename();
+  lock += ".katt-lock";
+  return lock;
+}
+
 FileLock::FileLock(const fs::path& path, IfTaken if_taken) {
   const fs::path target = written_path(path);
   std::error_code error;
   if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
   if (error) impl::throw_unwritable(path, error.value());
-  path_ = target.parent_path() / ".";
-  path_ += target.filename();
-  path_ += ".katt-lock";
+  path_ = lock_of(path);
   while (true) {
     descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) impl::throw_unwritable(path, errno);

@@ -26,6 +26,9 @@ struct NamedPath {
 /// an input folder.
 void check_distinct(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
+/// The file of the lock on an output (FileLock).
+[[nodiscard]] std::filesystem::path lock_of(const std::filesystem::path& path);
+
 /// A lock on a file that this process writes, by a hidden file beside it (`.NAME.katt-lock`) that
 /// holds the process's number. The lock ends with the object, and with the process in any case: the
 /// file that a killed process leaves is not locked.

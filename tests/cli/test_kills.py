@@ -17,7 +17,7 @@ SWEEP = ["sweep", "softmax", "--tokens", "1:40:+1", "--vocab", 16, "--dtype", "f
          "-o", "out.h5", "--resume"]  # fmt: skip
 ROWS = 2 * 40
 TRAIN = ["train", "--model", TINY, "--text", "text", "--steps", 12, "--batch", 1, "--seq", 16, "--threads", 1,
-         "--save-every", 1, "--log", "log.h5", "--resume"]  # fmt: skip
+         "--save-every", 1, "--resume"]  # fmt: skip
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ def saved_steps(out):
 
 def test_training(katt, kills):
     (katt.folder / "text").write_text("the quick brown fox jumps over the lazy dog " * 20)
-    katt.runs(*TRAIN, "--out", "whole")
+    katt.runs(*TRAIN, "--out", "whole", "--log", "whole.h5")
     whole = (katt.folder / "whole" / "model.safetensors").read_bytes()
     instants = random.Random(katt.folder.name + str(time.time()))
     before, number, parts = 0, 0, 0
     while number < kills:
         out = katt.folder / f"out-{parts}"
-        arguments = [*TRAIN, "--out", out.name]
+        arguments = [*TRAIN, "--out", out.name, "--log", f"{out.name}.h5"]
         ended = killed(katt, arguments, instants.uniform(0, 1.2), 1 + number % 2)
         number += 1
         check_ends(ended)

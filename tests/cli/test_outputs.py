@@ -94,6 +94,72 @@ def test_resuming_in_the_folder_of_the_model(katt_with_files):
     assert "--out: is empty, expected a path" in katt.refuses(*TRAIN, "--out", "")
 
 
+def steps(count, *more):
+    return ["train", "--model", "model", "--text", "text", "--seq", 16, "--threads", 1, "--steps", count, *more]
+
+
+def resumed(count, *more):
+    return steps(count, "--out", "out", "--resume", *more)
+
+
+@pytest.mark.parametrize("log, words", [
+    ("text", "is not an HDF5 file"), ("case.h5", "holds no dataset loss"), ("part.h5", "holds no dataset loss"),
+    ("other.h5", "is the log of another run: step 1 has another time_s"),
+    ("longer.h5", "holds 2 steps, the run has 1"),
+])  # fmt: skip
+def test_only_the_log_of_the_run_is_continued(katt_with_files, log, words):
+    """In a folder without a run, any log is of another one."""
+    katt = katt_with_files
+    log_of_other = {"other.h5": 1, "longer.h5": 2}.get(log)
+    if log_of_other:
+        katt.runs(*steps(log_of_other, "--log", log))
+    if log == "text":
+        (katt.folder / "notes").write_text("notes")
+        log = "notes"
+    assert "holds no run to continue; expected a new file" in katt.refuses(*resumed(1, "--log", log))
+    katt.runs(*resumed(1, "--log", "log.h5"))
+    line = katt.refuses(*resumed(3, "--log", log))
+    assert line.startswith(f"katt: --log {log}: {words}") and "expected the log of the run in out" in line
+    katt.runs(*resumed(2, "--log", "log.h5"))
+    with h5py.File(katt.folder / "log.h5") as file:
+        assert file["loss"].shape == (2,)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "model.safetensors.index.json"])
+def test_resume_begins_in_no_foreign_folder(katt_with_files, name):
+    katt = katt_with_files
+    (katt.folder / "model" / "tokenizer.json").write_text("of the model")
+    (katt.folder / "out").mkdir()
+    (katt.folder / "out" / name).write_bytes(b"the user's")
+    line = katt.refuses(*resumed(1))
+    assert f"--out out: holds {name} and no run to continue; expected another folder or --overwrite" in line
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_resume_begins_again_after_a_killed_first_save(katt_with_files, name):
+    """A kill leaves the lock of the run, and companions are copies."""
+    katt = katt_with_files
+    (katt.folder / "model" / "tokenizer.json").write_text("of the model")
+    (katt.folder / "out").mkdir()
+    if name == "tokenizer.json":
+        shutil.copy(katt.folder / "model" / name, katt.folder / "out" / name)
+    else:
+        (katt.folder / "out" / name).write_bytes(b"of the killed save")
+        (katt.folder / "out" / ".training_state.safetensors.katt-lock").write_text("1 nowhere")
+    katt.runs(*resumed(1))
+    assert sorted(path.name for path in (katt.folder / "out").iterdir() if path.name.startswith(".")) == []
+
+
+@pytest.mark.parametrize("option", ["--overwrite", "--resume"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "training_state.safetensors"])
+def test_a_folder_in_the_place_of_a_saved_file(katt_with_files, name, option):
+    katt = katt_with_files
+    (katt.folder / "model" / "tokenizer.json").write_text("of the model")
+    (katt.folder / "out" / name).mkdir(parents=True)
+    line = katt.refuses(*TRAIN, "--out", "out", option)
+    assert line == f"katt: --out out: holds a folder {name}, expected a file"
+
+
 def held(katt, arguments, path):
     """The program at work, once it has said something about a case or a step: its output is there by then."""
     process = katt.start(*arguments)

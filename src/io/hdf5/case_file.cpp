@@ -156,6 +156,13 @@ FloatTensor CaseFile::floats(std::string_view dataset, const Shape& shape,
   return tensor;
 }
 
+std::vector<float> CaseFile::column(std::string_view dataset) const {
+  const Hdf5Input& input = impl_->input;
+  const DatasetInfo info = input.describe(dataset, "shape (N)");
+  if (info.shape == Shape{0}) return {};
+  return floats(dataset, {-1}, "(N)").values;
+}
+
 IntTensor CaseFile::integers(std::string_view dataset, const Shape& shape,
                              std::string_view axes) const {
   const Hdf5Input& input = impl_->input;

@@ -56,6 +56,8 @@ class CaseFile {
   /// An extent of -1 accepts any length.
   [[nodiscard]] FloatTensor floats(std::string_view dataset, const std::vector<std::int64_t>& shape,
                                    std::string_view axes) const;
+  /// Reads a floating-point dataset of one axis, which may be empty.
+  [[nodiscard]] std::vector<float> column(std::string_view dataset) const;
   /// Reads an integer dataset of exactly the given shape (any integer type, converted to int64).
   [[nodiscard]] IntTensor integers(std::string_view dataset, const std::vector<std::int64_t>& shape,
                                    std::string_view axes) const;
