@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "core/text.hpp"
 #include "drivers/options/command_line.hpp"
@@ -35,6 +36,20 @@ void check_baseline(const bench::RefereeTask& task, std::span<const bench::Plann
                    bench::join(known, ", "));
 }
 
+/// The task, and the files that it names.
+std::vector<io::NamedPath> inputs_of(const bench::RefereeTask& task,
+                                     const std::filesystem::path& path) {
+  std::vector<io::NamedPath> inputs{{"the task", path}, {"candidate", task.library}};
+  const bench::Settings& settings = task.request.settings;
+  for (const auto& [name, candidate] : settings.candidates) {
+    inputs.push_back({"candidate", candidate.path});
+  }
+  for (const std::string& program : {settings.peer_program, settings.candidate_program}) {
+    if (!program.empty()) inputs.push_back({"a program of the task", program});
+  }
+  return inputs;
+}
+
 }  // namespace
 
 int referee_command(const Invocation& invocation) {
@@ -66,8 +81,7 @@ int referee_command(const Invocation& invocation) {
   std::vector<io::NamedPath> targets;
   if (output) targets.push_back({"-o", *output});
   if (results) targets.push_back({"--results", *results});
-  const io::Outputs outputs =
-      claim_outputs(targets, {{"the task", *path}, {"candidate", task.library}}, overwrite);
+  const io::Outputs outputs = claim_outputs(targets, inputs_of(task, *path), overwrite);
 
   const Runtime runtime(bench::most_threads(task.request.entries), std::nullopt);
   const auto plan = bench::plan_cases(task.request.entries, task.request.settings.seed);

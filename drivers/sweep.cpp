@@ -31,8 +31,13 @@ namespace {
 /// The tuning file for --tile auto; empty when the user's folder is unknown.
 std::optional<std::filesystem::path> tuning_path(const std::optional<std::string>& option) {
   if (!option) return bench::usual_tuning_file();
-  if (!std::filesystem::exists(*option)) {
-    throw InputError("--tuning " + *option + ": no such file; expected one that katt tune wrote");
+  std::error_code error;
+  if (option->empty() || !std::filesystem::exists(*option, error)) {
+    throw InputError("--tuning " + *option + ": " +
+                     (option->empty() ? "is empty"
+                      : error         ? "cannot be read: " + error.message()
+                                      : "no such file") +
+                     "; expected one that katt tune wrote");
   }
   return *option;
 }
@@ -162,11 +167,13 @@ int sweep_command(const Invocation& invocation) {
   }
   const Runtime runtime(bench::most_threads(request.entries), device);
   std::vector<bench::PlannedCase> plan;
+  std::vector<bench::PlannedCase> own;  // those of the part of --shard
   io::Outputs outputs;
   bench::together(ranks, [&] {
     plan = bench::plan_cases(request.entries, request.settings.seed, tuning);
     const bench::Part part = bench::part_of(plan, options.shard, request.settings);
-    bench::check_memory(bench::cases_of(part.tasks));
+    own = bench::cases_of(part.tasks);
+    bench::check_memory(own);
     if (first && !dry_run) {
       outputs.claim({"-o", options.output}, options.resume || options.overwrite,
                     "a new file, --resume or --overwrite");
@@ -185,7 +192,7 @@ int sweep_command(const Invocation& invocation) {
     progress.note("--tile auto: " + remark);
   }
   if (dry_run) {
-    if (first) print(bench::outlook(plan, request.settings), json);
+    if (first) print(bench::outlook(own, request.settings), json);
     return 0;
   }
   const std::atomic<bool>& stop = stop_on_signals("stopping after this kernel");

@@ -114,6 +114,7 @@ int tune_command(const Invocation& invocation) {
   if (results) targets.push_back({"--results", *results});
   io::check_distinct(targets, measuring.inputs(request));
   bench::Tuning found;
+  std::size_t finished = 0;
   bench::SweepOptions options;
   options.command = invocation.command;
   if (results && !is_json(*results)) options.output = *results;
@@ -137,6 +138,7 @@ int tune_command(const Invocation& invocation) {
       found.put(tuned);
     }
     bench::Tuning::update(path, tiles);
+    ++finished;
     if (t4) t4->add(planned, rows);
   };
   tell_threads(bench::most_threads(request.entries));
@@ -144,7 +146,10 @@ int tune_command(const Invocation& invocation) {
   const bench::SweepSummary summary =
       bench::run_sweep(invocation.registry, request, plan, options, progress,
                        stop_on_signals("stopping after this kernel"));
-  progress.note(bench::summary_line(summary, path));
+  const std::string kept =
+      finished == 0 ? " gets no tile, as no point was finished"
+                    : " has the tiles of " + bench::counted_text(finished, "finished point");
+  progress.note(bench::summary_line(summary, path, kept));
   if (json) std::printf("%s\n", found.json().c_str());
   return summary.status();
 }

@@ -76,6 +76,12 @@ bool same_file(const fs::path& a, const fs::path& b) {
 }
 
 void check_distinct(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs) {
+  for (const auto* named : {&outputs, &inputs}) {
+    for (const NamedPath& one : *named) {
+      if (!one.path.empty()) continue;
+      throw InputError(one.option + ": is empty, expected the name of a file");
+    }
+  }
   for (auto at = outputs.begin(); at != outputs.end(); ++at) {
     const NamedPath& output = *at;
     const std::string start = output.option + " " + output.path.string() + ": is the file of ";

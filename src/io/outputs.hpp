@@ -22,8 +22,8 @@ struct NamedPath {
 /// would make one file.
 [[nodiscard]] bool same_file(const std::filesystem::path& a, const std::filesystem::path& b);
 
-/// Throws InputError when an output is the same file as another output or an input, or as a file in
-/// an input folder.
+/// Throws InputError when a path is empty, and when an output is the same file as another output or
+/// an input, or as a file in an input folder.
 void check_distinct(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
 /// The file of the lock on an output (FileLock).

@@ -21,7 +21,8 @@ std::string bad_rows(const SweepSummary& summary) {
 
 }  // namespace
 
-std::string summary_line(const SweepSummary& summary, const std::filesystem::path& output) {
+std::string summary_line(const SweepSummary& summary, const std::filesystem::path& output,
+                         const std::string& kept) {
   if (summary.run.empty()) {
     return "nothing left to do: " + output.string() + " holds all " +
            std::to_string(summary.present) + " rows" + bad_rows(summary);
@@ -31,7 +32,7 @@ std::string summary_line(const SweepSummary& summary, const std::filesystem::pat
          std::to_string(summary.skipped) + " skipped, " + std::to_string(summary.failed) +
          " failed" +
          (summary.suspect > 0 ? ", " + std::to_string(summary.suspect) + " suspect" : "") + "; " +
-         output.string() + (summary.interrupted ? " keeps what is done, --resume goes on" : "");
+         output.string() + (summary.interrupted ? kept : "");
 }
 
 void check_output(const SweepOptions& options) {

@@ -39,9 +39,11 @@ struct SweepSummary {
   [[nodiscard]] int status() const { return interrupted ? 130 : failed + suspect > 0 ? 1 : 0; }
 };
 
-/// "done after 40 s: 12 ok, 1 skipped, 0 failed; results/demo.h5"
-[[nodiscard]] std::string summary_line(const SweepSummary& summary,
-                                       const std::filesystem::path& output);
+/// "done after 40 s: 12 ok, 1 skipped, 0 failed; results/demo.h5", and after an interruption what
+/// the file keeps.
+[[nodiscard]] std::string summary_line(
+    const SweepSummary& summary, const std::filesystem::path& output,
+    const std::string& kept = " keeps what is done, --resume goes on");
 
 /// Throws InputError when the output exists without resume or overwrite, or when no output is
 /// named.

@@ -1,6 +1,7 @@
 """Bad usage and bad input: exit status 2, one line on stderr that names the culprit, no output file."""
 
 import os
+import shutil
 
 import h5py
 import numpy as np
@@ -55,6 +56,9 @@ SWEEP = ("sweep", "attention", "-o", "out.h5", "--seq", "64", "--heads", "2")
     (("run", "attention", "--in", "none.h5"), ["--out"]),
     (("run", "atention", "--in", "none.h5", "--out", "out.h5"), ["atention"]),
     (("run", "attention", "--in", "none.h5", "--out", "out.h5", "--tile-q", "0"), ["--tile-q 0"]),
+    ((*SWEEP, "--tuning", ""), ["--tuning: is empty"]),
+    ((*SWEEP, "--tuning", "t" * 300), ["--tuning ttt", "cannot be read: File name too long"]),
+    (("merge", "", "-o", "out.h5"), ["the part: is empty, expected the name of a file"]),
     (("info", "--jsn"), ["--jsn", "--json"]),
     (("info", "--measure", "--threads", "0"), ["--threads 0"]),
     (("info", "--measure", "--threads", "600"), ["--threads 600", "512"]),
@@ -102,6 +106,29 @@ def test_folder_that_cannot_be_written(katt):
     folder = katt.folder / "locked"
     folder.mkdir(mode=0o500)
     assert "locked" in katt.refuses("sweep", "attention", "-o", "locked/out.h5", "--seq", "64")
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("scale", np.nan, "holds a value that is not finite"), ("softcap", -1.0, "holds -1"), ("block_size", -8, "holds -8"),
+])  # fmt: skip
+def test_an_attribute_of_a_case_is_called_one(katt, name, value, words):
+    shutil.copy(ROOT / "tests" / "cases" / "attention_f32_causal_gqa.h5", katt.folder / "case.h5")
+    with h5py.File(katt.folder / "case.h5", "r+") as file:
+        file.attrs[name] = value
+        if name == "block_size":
+            file["block_mask"] = np.ones((1, 1), np.int64)
+    line = katt.refuses("run", "attention", "--in", "case.h5", "--out", "out.h5")
+    assert line.startswith(f"katt: case.h5: attribute {name}: {words}"), line
+
+
+@pytest.mark.parametrize(("schema", "held"), [(2, "holds 2"), ("one", 'holds text "one"'), (None, "is missing")])
+def test_the_schema_of_a_result_file(katt, schema, held):
+    with h5py.File(katt.folder / "part.h5", "w") as file:
+        file.attrs["generator"] = "katt"
+        if schema is not None:
+            file.attrs["schema"] = schema
+    line = katt.refuses("merge", "part.h5", "-o", "out.h5")
+    assert f"part.h5: attribute schema: {held}, expected 1" in line
 
 
 def test_a_tuning_file_is_not_begun_for_nothing(katt):

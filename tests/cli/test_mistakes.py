@@ -162,6 +162,12 @@ def test_a_dry_run_says_what_would_be_done(katt):
     assert re.search(r"2 points, 6 rows, of which 3 cannot run here; .* of memory, at most about ", total)
     summary = json.loads(katt(*arguments, "--json").stdout)
     assert (summary["points"], summary["rows"], summary["skipped"]) == (2, 6, 3) and summary["seconds"] > 60
+    # A part of it has its own points, memory and time; the longest point is dealt first.
+    parts = [json.loads(katt(*arguments, "--json", "--shard", f"{part}/2").stdout) for part in (1, 2)]
+    assert [(part["points"], part["rows"], part["skipped"]) for part in parts] == [(1, 3, 2), (1, 3, 1)]
+    assert parts[0]["memory_bytes"] == summary["memory_bytes"] > parts[1]["memory_bytes"]
+    assert parts[0]["seconds"] + parts[1]["seconds"] == pytest.approx(summary["seconds"], rel=0.01)
+    assert "seq_q=64" in katt(*arguments, "--shard", "2/2").stdout.splitlines()[0]
     # A sweep that would be refused is refused.
     assert "memory" in katt.refuses("sweep", "attention", "--seq", "1G", "--heads", "1k", "--dry-run")
 
@@ -214,6 +220,14 @@ def test_ctrl_c_ends_the_measurement_of_ceilings(katt):
     with h5py.File(katt.folder / "out.h5") as file:
         assert not len(file["ceilings"])
     katt.runs(*arguments, "--resume")
+
+
+def test_an_interrupted_tune_says_what_its_file_holds(katt):
+    status, said = on_a_terminal(katt, "tune", "attention", "--seq", "256", "--variant", "flash", "--budget-s", "30",
+                                 "--rounds", "100000", "--threads", "1", "-o", "t.json", stop_at=b"verifying")  # fmt: skip
+    assert status == 130 and "interrupted after" in said, said
+    assert "t.json gets no tile, as no point was finished" in said and "--resume" not in said
+    assert list(katt.folder.iterdir()) == []
 
 
 def test_a_log_says_what_takes_long(katt):

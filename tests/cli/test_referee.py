@@ -120,6 +120,15 @@ def test_files_that_are_no_task(katt, text):
     assert "task.json" in katt.refuses("referee", "task.json", "-o", "verdict.json")
 
 
+@pytest.mark.parametrize("key", ["peer_program", "candidate_program"])
+@pytest.mark.parametrize("option", ["-o", "--results"])
+def test_a_program_of_the_task_is_never_replaced(katt, kernels, key, option):
+    (katt.folder / "prog.sh").write_text("exit 1")
+    write_task(katt, kernels, measuring={key: "prog.sh"})
+    line = katt.refuses("referee", "task.json", option, "prog.sh", "--overwrite")
+    assert f"{option} prog.sh: is the file of a program of the task prog.sh, which is read" in line
+
+
 def test_the_verdict_is_never_the_task(katt, kernels):
     write_task(katt, kernels)
     line = katt.refuses("referee", "task.json", "-o", "task.json", "--overwrite")

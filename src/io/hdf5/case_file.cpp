@@ -16,19 +16,10 @@ namespace {
 using impl::DatasetInfo;
 using impl::ElementKind;
 using impl::Hdf5Input;
+using impl::holds;
 using impl::Scalar;
 
 using Shape = std::vector<std::int64_t>;
-
-std::string holds(const Scalar& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) {
-    return "holds text \"" + impl::printable(*text) + "\"";
-  }
-  if (const auto* integer = std::get_if<std::int64_t>(&value)) {
-    return "holds " + std::to_string(*integer);
-  }
-  return "holds " + std::to_string(std::get<double>(value));
-}
 
 /// "(B, Hq, Sq, D)", and with given extents "(B, Hq, Sq, D) = (1, 4, any, 64)".
 std::string expected_shape(const Shape& shape, std::string_view axes) {
@@ -181,8 +172,9 @@ IntTensor CaseFile::integers(std::string_view dataset, const Shape& shape,
   return tensor;
 }
 
-void CaseFile::reject(std::string_view dataset, const std::string& message) const {
-  impl_->input.reject_dataset(dataset, message);
+void CaseFile::reject(std::string_view name, const std::string& message) const {
+  if (!has(name) && has_attribute(name)) impl_->input.reject_attribute(name, message);
+  impl_->input.reject_dataset(name, message);
 }
 
 }  // namespace katt::io

@@ -61,8 +61,8 @@ class CaseFile {
   /// Reads an integer dataset of exactly the given shape (any integer type, converted to int64).
   [[nodiscard]] IntTensor integers(std::string_view dataset, const std::vector<std::int64_t>& shape,
                                    std::string_view axes) const;
-  /// Throws the InputError that names the dataset: "FILE: dataset NAME: MESSAGE".
-  [[noreturn]] void reject(std::string_view dataset, const std::string& message) const;
+  /// Throws the InputError that names the dataset, "FILE: dataset NAME: MESSAGE", or the attribute.
+  [[noreturn]] void reject(std::string_view name, const std::string& message) const;
 
  private:
   struct Impl;

@@ -213,6 +213,16 @@ std::optional<Scalar> read_text(hid_t attribute, hid_t type) {
 
 }  // namespace
 
+std::string holds(const Scalar& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    return "holds text \"" + printable(*text) + "\"";
+  }
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+    return "holds " + std::to_string(*integer);
+  }
+  return "holds " + std::to_string(std::get<double>(value));
+}
+
 void NamedFile::reject(const std::string& message) const {
   throw InputError(path_.string() + ": " + message);
 }

@@ -19,6 +19,9 @@ namespace katt::io::impl {
 /// Value of a scalar attribute. Booleans and enumerations are integers.
 using Scalar = std::variant<std::int64_t, double, std::string>;
 
+/// "holds 3", for messages.
+[[nodiscard]] std::string holds(const Scalar& value);
+
 /// The attributes of an object by name.
 using ScalarMap = std::map<std::string, Scalar, std::less<>>;
 

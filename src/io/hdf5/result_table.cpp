@@ -386,10 +386,11 @@ void check_is_result_file(const Hdf5Input& input) {
   if (input.attribute("generator") != Scalar("katt")) {
     input.reject("is not a result file of katt: its attribute generator is not \"katt\"");
   }
-  if (input.attribute("schema") != Scalar(schema_version)) {
-    input.reject("attribute schema: expected " + std::to_string(schema_version) +
-                 ", the version that this katt writes");
-  }
+  const std::optional<Scalar> schema = input.attribute("schema");
+  if (schema == Scalar(schema_version)) return;
+  input.reject_attribute("schema", (schema ? holds(*schema) : "is missing") + ", expected " +
+                                       std::to_string(schema_version) +
+                                       ", the version that this katt writes");
 }
 
 }  // namespace katt::io::impl
