@@ -88,7 +88,12 @@ class Merger {
   struct Parts {
     std::map<int, std::set<std::string>> points;
     std::map<int, std::size_t> rows;
+    std::set<int> done;  ///< parts whose last run found all rows in its file, or measured them
     int count = 1;
+
+    [[nodiscard]] bool is_finished(int part) const {
+      return done.contains(part) || points.at(part).size() >= rows.at(part);
+    }
   };
 
   [[nodiscard]] std::size_t index_of(std::string_view name) const {
@@ -155,6 +160,7 @@ class Merger {
       parts.count = shard.count;
       parts.rows[shard.index] = static_cast<std::size_t>(run.integer(rows_attribute, 0));
       parts.points[shard.index];
+      if (run.text("status") == "done") parts.done.insert(shard.index);
       return &parts;
     } catch (const InputError&) {
       return nullptr;
@@ -174,16 +180,29 @@ class Merger {
         join(words, " ") + " in " + known->second.second + " and " + file.filename().string();
   }
 
+  /// True when a sweep in one part has measured just what the parts of a split lack: it was resumed
+  /// in a file of theirs. Points are named by their places in the sweep, the same for any split.
+  [[nodiscard]] bool has_rest(const Parts& parts) const {
+    if (parts.count == 1) return false;
+    std::set<std::string> held;
+    for (const auto& [part, points] : parts.points) held.insert(points.begin(), points.end());
+    return std::ranges::any_of(parts_, [&](const auto& entry) {
+      const Parts& whole = entry.second;
+      if (whole.count > 1 || !whole.done.contains(1)) return false;
+      const std::set<std::string>& rest = whole.points.at(1);
+      std::set<std::string> both = held;
+      both.insert(rest.begin(), rest.end());
+      return rest.size() < whole.rows.at(1) && both.size() == whole.rows.at(1);
+    });
+  }
+
   void count_parts() {
     for (const auto& [split, parts] : parts_) {
+      if (has_rest(parts)) continue;
       for (int part = 1; part <= parts.count; ++part) {
         const std::string name = to_text(Shard{.index = part, .count = parts.count});
-        const auto rows = parts.rows.find(part);
-        if (rows == parts.rows.end()) {
-          merged_.missing.push_back(name);
-        } else if (parts.points.at(part).size() < rows->second) {
-          merged_.unfinished.push_back(name);
-        }
+        if (!parts.rows.contains(part)) merged_.missing.push_back(name);
+        else if (!parts.is_finished(part)) merged_.unfinished.push_back(name);
       }
     }
   }

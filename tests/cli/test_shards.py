@@ -110,6 +110,26 @@ def test_an_unfinished_part_is_named_and_resumed(merging):
     assert again.returncode == 0 and "nothing left to do" in again.stderr
 
 
+def test_a_sweep_that_grew_in_its_file_is_finished(katt):
+    small = ("sweep", "softmax", "--vocab", "16", "--dtype", "f32", "--rounds", "2", "--threads", "1", "-o", "e.h5")
+    katt.runs(*small, "--tokens", "8")
+    katt.runs(*small, "--tokens", "4,8", "--resume")
+    said = json.loads(katt.runs("merge", "e.h5", "-o", "f.h5", "--json").stdout)
+    assert said["missing"] == said["unfinished"] == [] and said["runs"] == 2
+
+
+def test_the_whole_sweep_measures_a_missing_part(merging):
+    merging.runs("merge", ALL[0], ALL[2], ALL[3], "-o", "m.h5")
+    merging.runs(*SWEEP, "-o", "m.h5", "--resume")
+    assert "nothing left to do" in merging.runs(*SWEEP, "-o", "m.h5", "--resume").stderr
+    said = json.loads(merging.runs("merge", "m.h5", "-o", "n.h5", "--json").stdout)
+    assert said["missing"] == said["unfinished"] == [] and said["rows"] == 32
+    # another sweep in the file does not stand for the missing part
+    merging.runs("merge", *ALL[:3], "whole.h5", "-o", "o.h5")
+    said = json.loads(merging.runs("merge", "o.h5", "-o", "p.h5", "--json").stdout)
+    assert said["missing"] == ["4/4"] and said["duplicates"] > 0
+
+
 def test_a_part_does_not_go_on_in_the_file_of_another(merging):
     line = merging.refuses(*SWEEP, "--shard", "3/4", "-o", ALL[1], "--resume")
     assert "3/4" in line and "2/4" in line and ALL[1] in line
