@@ -109,8 +109,10 @@ def test_folder_that_cannot_be_written(katt):
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [
-    ("scale", np.nan, "holds a value that is not finite"), ("softcap", -1.0, "holds -1"), ("block_size", -8, "holds -8"),
-])  # fmt: skip
+    ("scale", np.nan, "holds a value that is not finite"),
+    ("softcap", -1.0, "holds -1"),
+    ("block_size", -8, "holds -8"),
+])
 def test_an_attribute_of_a_case_is_called_one(katt, name, value, words):
     shutil.copy(ROOT / "tests" / "cases" / "attention_f32_causal_gqa.h5", katt.folder / "case.h5")
     with h5py.File(katt.folder / "case.h5", "r+") as file:

@@ -223,8 +223,8 @@ def test_ctrl_c_ends_the_measurement_of_ceilings(katt):
 
 
 def test_an_interrupted_tune_says_what_its_file_holds(katt):
-    status, said = on_a_terminal(katt, "tune", "attention", "--seq", "256", "--variant", "flash", "--budget-s", "30",
-                                 "--rounds", "100000", "--threads", "1", "-o", "t.json", stop_at=b"verifying")  # fmt: skip
+    status, said = on_a_terminal(katt, "tune", "attention", "--seq", "256", "--variant", "flash", "--rounds", "100000",
+                                 "--threads", "1", "-o", "t.json", stop_at=b"verifying")  # fmt: skip
     assert status == 130 and "interrupted after" in said, said
     assert "t.json gets no tile, as no point was finished" in said and "--resume" not in said
     assert list(katt.folder.iterdir()) == []
