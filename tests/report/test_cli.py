@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -81,7 +82,9 @@ def test_a_folder_that_cannot_be_written(files, tmp_path, capsys, where):
 @pytest.mark.parametrize(
     "arguments", [[], ["r.h5"], ["comapre", "a.h5", "b.h5"], ["r.h5", "-o"], ["compare", "r.h5"],
                   ["compare", "a", "b", "--tolerance", "2"],
-                  ["compare", "a", "b", "--metric", "luck"], ["compare", "a", "b", "--tolerance", "nan"]],
+                  ["compare", "a", "b", "--metric", "luck"], ["compare", "a", "b", "--tolerance", "nan"],
+                  ["r.h5", "-o", ""], ["export", "r.h5", "--csv", ""], ["r.h5", "--baseline", ""], [""], ["fresh", ""],
+                  ["r.h5", "--baseline", "a", "--baseline", "b"], ["compare", "r.h5", ""]],
 )  # fmt: skip
 def test_bad_usage(capsys, arguments):
     status, out, err = run(capsys, *arguments)
@@ -157,6 +160,24 @@ def test_a_full_disk(files, tmp_path, repository):
         done = as_a_program(["compare", files["models"], files["models"]], repository, stdout=full)
     assert done.returncode == 1
     assert done.stderr == "katt-report: standard output: cannot be written (No space left on device)\n"
+
+
+def test_a_closed_standard_output(files, repository):
+    done = as_a_program(["compare", files["models"], files["models"]], repository, preexec_fn=lambda: os.close(1))
+    assert done.returncode == 1
+    assert done.stderr == "katt-report: standard output: cannot be written (it is closed)\n"
+
+
+def test_an_interrupted_command_says_nothing(capsys, monkeypatch):
+    def interrupted(_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("katt_report.commands.report.run", interrupted)
+    usual = signal.getsignal(signal.SIGINT)
+    try:
+        assert run(capsys, "r.h5") == (130, "", "")
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_compare(tmp_path, capsys):

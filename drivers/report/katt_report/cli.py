@@ -1,5 +1,7 @@
 """The program `katt-report`: finds the command and turns its errors into a line and a status."""
 
+import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +14,14 @@ from katt_report.text import printable
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 done, 1 `compare` found a regression or `baselines` an unexplained case above the limit, or the
-    output cannot be written (one line on stderr), 2 bad usage or input (one line), 3 `compare` cannot tell."""
+    output cannot be written (one line on stderr), 2 bad usage or input (one line), 3 `compare` cannot tell, 130
+    interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if sys.stderr is None:  # print(file=None) would write to standard output
+        sys.stderr = open(os.devnull, "w")
+    if sys.stdout is None:
+        print("katt-report: standard output: cannot be written (it is closed)", file=sys.stderr)
+        return 1
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names of files, and a terminal that cannot show µ or ×
             stream.reconfigure(errors="backslashreplace")
@@ -32,6 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"katt-report: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the interpreter would print a traceback
+        return 130
     except BrokenPipeError:
         # The reader of the output went away (head, less): not an error of the report.
         sys.stdout = None

@@ -66,6 +66,7 @@ def _read_and_send(path: Path, name: str, reader, writing: int) -> None:
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.alarm(_LONGEST_S)
         faulthandler.disable()
         # The output of a dying C library would break the one-line rule.

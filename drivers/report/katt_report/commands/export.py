@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
                         help="rows with these values: variant=flash,naive,dtype=f32; also repeated")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     options = parser.parse_args(arguments)
-    kind = next(name for name in ("csv", "json", "parquet", "trace") if getattr(options, name))
+    kind = next(name for name in ("csv", "json", "parquet", "trace") if getattr(options, name) is not None)
     target = getattr(options, kind)
     from katt_report import export
     from katt_report.isolation import load_isolated, logs_isolated

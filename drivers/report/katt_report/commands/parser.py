@@ -5,7 +5,7 @@ import sys
 from difflib import get_close_matches
 
 from katt_report.commands.completion import candidates
-from katt_report.text import QUIET, USUAL, VERBOSE, printable, set_volume
+from katt_report.text import QUIET, USUAL, VERBOSE, list_text, printable, set_volume
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -13,6 +13,17 @@ class _Formatter(argparse.HelpFormatter):
 
     def _fill_text(self, text, width, indent):
         return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class _Once(argparse._StoreAction):
+    """An option with one value refuses a second one, which would replace the first silently."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        given = namespace.__dict__.setdefault("_given", set())
+        if self.option_strings and self.dest in given:
+            raise argparse.ArgumentError(self, "holds two values, expected one")
+        given.add(self.dest)
+        super().__call__(parser, namespace, values, option_string)
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,6 +37,8 @@ class Parser(argparse.ArgumentParser):
         shown = "".join(f"  {command}\n      {what}\n" for command, what in examples.items())
         epilog = f"{more}\n\n" * bool(more) + f"Examples:\n{shown}"
         super().__init__(prog=prog, description=description, epilog=epilog, formatter_class=_Formatter)
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
         volume = self.add_mutually_exclusive_group()
         volume.add_argument("-v", "--verbose", action="store_true", help="say more: the files that are read")
         volume.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and results")
@@ -37,6 +50,12 @@ class Parser(argparse.ArgumentParser):
         options = super().parse_args(args, namespace)
         set_volume(VERBOSE if options.verbose else QUIET if options.quiet else USUAL)
         return options
+
+    def _get_value(self, action, arg_string):
+        if not arg_string:  # as a path it would be the current folder
+            expected = action.metavar or list_text([str(choice) for choice in action.choices or ["a value"]])
+            raise argparse.ArgumentError(action, f"holds nothing, expected {expected}")
+        return super()._get_value(action, arg_string)
 
     def error(self, message):
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
