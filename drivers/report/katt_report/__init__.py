@@ -5,12 +5,19 @@ figure; `katt_report.figures` draws; `headline` puts the result into words; `com
 files.
 """
 
-from katt_report.compare import compare
-from katt_report.errors import InputError
-from katt_report.groups import Group, groups
-from katt_report.headline import headline
-from katt_report.load import Results, load
-from katt_report.points import Points
+import signal
+import sys
+
+_IS_PROGRAM = "".join(sys.argv[:1]).endswith(("-m", "katt-report"))
+if _IS_PROGRAM and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports below; cli.main() takes over
+
+from katt_report.compare import compare  # noqa: E402
+from katt_report.errors import InputError  # noqa: E402
+from katt_report.groups import Group, groups  # noqa: E402
+from katt_report.headline import headline  # noqa: E402
+from katt_report.load import Results, load  # noqa: E402
+from katt_report.points import Points  # noqa: E402
 
 __all__ = ["Group", "InputError", "Points", "Results", "compare", "groups", "headline", "load"]
 __version__ = "1.0.0"

@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments[:1] == ["complete"]:
         return _complete(arguments[1:])
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # katt_report/__init__.py
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         named = bool(arguments) and arguments[0] in NAMES
         if not named and len(arguments) > 1 and not Path(arguments[0]).exists():
             near = meant(arguments[0], NAMES)
