@@ -92,7 +92,7 @@ class Comparison:
     @property
     def mean_ratio(self) -> float | None:
         """The geometric mean of the ratios of the judged rows."""
-        ratios = [row.ratio for row in self.rows if row.ratio and row.verdict != BASELINE]
+        ratios = [row.ratio for row in self.rows if row.ratio and math.isfinite(row.ratio) and row.verdict != BASELINE]
         return float(np.exp(np.mean(np.log(ratios)))) if ratios else None
 
     @property
@@ -401,7 +401,7 @@ def _speedup(side: _Side, row: dict, level: float) -> Interval | None:
         if all(samples is not None and len(samples) for samples in pair):
             return paired_ratio(*pair, level)
     values = [row[name] for name in ("speedup", "speedup_lo", "speedup_hi")]
-    return Interval(*values) if np.all(np.isfinite(values)) else None
+    return Interval(*values) if np.all(np.isfinite(values)) and min(values[0], values[2]) > 0 else None
 
 
 def _time(side: _Side, row: dict, level: float) -> Interval:
@@ -432,6 +432,7 @@ def _drift(sides: list[_Side], judged: list[tuple]) -> tuple[float, float]:
             moved.append(before["time_s"] / after["time_s"])
     ceilings = [{(c.name, c.threads): c.value for c in side.results.ceilings if c.value > 0} for side in sides]
     moved += [ceilings[1][name] / value for name, value in ceilings[0].items() if name in ceilings[1]]
+    moved = [factor for factor in moved if 0 < factor < math.inf]
     return min(moved), max(moved)
 
 

@@ -12,10 +12,13 @@ import numpy as np
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.points import Points, concatenate
+from katt_report.published.machine import fault
 from katt_report.text import printable
 
 # A result file of a year of sweeps is a few megabytes; more than this is a damaged size field.
 _LARGEST_DATASET_BYTES = 1 << 30
+# No time, rate or ratio is larger; figures and quotients of larger numbers overflow.
+_LARGEST_NUMBER = 1e30
 # Files once held the results of these engines under the name of the variant that chose among them.
 _ENGINES = ("amx", "avx512_bf16", "cublaslt")
 _VARIANTS_OF_ENGINES = {("attention", "flash"): "flash_{}", ("linear", "fused"): "{}"}
@@ -183,6 +186,8 @@ def opened(path: Path, kind: str, use):
         raise InputError(path, "nothing (no such file)", kind)
     if path.is_dir():
         raise InputError(path, "a folder", kind)
+    if not path.is_file():  # reading a FIFO would wait
+        raise InputError(path, "a device or a FIFO", kind)
     try:
         if not h5py.is_hdf5(path):
             raise InputError(path, f"no HDF5 data ({path.stat().st_size} bytes of something else)", kind)
@@ -202,7 +207,7 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
     points.columns["source"] = np.full(len(points), source)
     samples, cycles = (
         {
-            (source, run, plain(point)): _checked(path, data)[()].astype(np.float64).ravel()
+            (source, run, plain(point)): _measured(_checked(path, data)[()].ravel())
             for run, group in _groups(file, name)
             for point, data in group.items()
             if isinstance(data, h5py.Dataset)
@@ -213,10 +218,13 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         (source, run): {plain(name): plain(value) for name, value in group.attrs.items()}
         for run, group in _groups(file, "runs")
     }
+    for (_, run), about in runs.items():
+        if wrong := fault(about):
+            raise InputError(path, f"/runs/{run} with {wrong[0]}", wrong[1])
     ceilings = [
         Ceiling(
             plain(row["name"]),
-            float(row["value"]),
+            float(_measured(row["value"])),
             plain(row["unit"]),
             int(row["threads"]),
             int(row["bytes"]),
@@ -273,16 +281,22 @@ def read_profile(data: h5py.Dataset) -> Profile:
     """A profile in the form of result files and logs; earlier versions count no work."""
     known = set(data.dtype.names or ())
 
+    def checked(row, name: str) -> float:
+        value = float(row[name])
+        if not 0 <= value <= _LARGEST_NUMBER:
+            raise InputError(data.file.filename, f"{data.name} with {name} {value:g}", "a number from 0")
+        return value
+
     def number(row, name: str, missing: float) -> float:
         value = float(row[name]) if name in known else missing
-        return value if math.isfinite(value) else missing
+        return value if abs(value) <= _LARGEST_NUMBER else missing
 
     parts = [
         Part(
             plain(row["name"]),
-            int(row["depth"]),
-            float(row["calls"]),
-            float(row["time_s"]),
+            int(checked(row, "depth")),
+            checked(row, "calls"),
+            checked(row, "time_s"),
             number(row, "flops", 0.0),
             number(row, "bytes", 0.0),
             plain(row["ceiling"]) if "ceiling" in known else "",
@@ -290,7 +304,7 @@ def read_profile(data: h5py.Dataset) -> Profile:
         )
         for row in data[()]
     ]
-    return Profile(int(data.attrs["runs"]), float(data.attrs["time_s"]), parts)
+    return Profile(int(data.attrs["runs"]), checked(data.attrs, "time_s"), parts)
 
 
 def _read_points(file: h5py.File, path: Path) -> Points:
@@ -316,13 +330,15 @@ def _read_points(file: h5py.File, path: Path) -> Points:
         known = {**schema.REQUIRED, **schema.OPTIONAL}.get(name)
         if column.ndim != 1 or (known and not schema.accepts(name, column.dtype.kind)):
             raise InputError(path, f"column {name} of type {column.dtype}", f"a column of type {known or 'scalar'}")
-        columns[name] = _plain_column(column, known)
+        plainly = _plain_column(column, known)
+        columns[name] = plainly if schema.is_identity(name) else _measured(plainly)
     for name, kind in schema.OPTIONAL.items():
         columns.setdefault(name, np.full(len(table), schema.default(kind)))
     # Files once held 0 for unmeasured memory: of other programs, and of rows that did not run.
     unknown = columns["total_bytes"] == 0
     for name in schema.MEMORY:
         columns[name] = np.where(unknown, np.nan, columns[name])
+    columns["speedup"] = np.where(columns["speedup"] > 0, columns["speedup"], np.nan)
     # A file without the requested tile: take the one that ran.
     ran = [f"{q}x{kv}" if q or kv else "auto" for q, kv in zip(columns["tile_q"], columns["tile_kv"], strict=True)]
     columns["tile"] = np.where(columns["tile"] == "", ran, columns["tile"])
@@ -339,6 +355,15 @@ def _plain_column(column: np.ndarray, known: str | None) -> np.ndarray:
     if column.dtype.kind == "f" or known == schema.REAL:
         return column.astype(np.float64)
     return column.astype(np.int64)
+
+
+def _measured(values: np.ndarray) -> np.ndarray:
+    """Measured numbers, NaN in place of what no measurement gives; texts and whole numbers as they are."""
+    values = np.asarray(values)
+    if values.dtype.kind != "f":
+        return values
+    values = values.astype(np.float64)
+    return np.where(np.abs(values) <= _LARGEST_NUMBER, values, math.nan)
 
 
 def _items(file: h5py.File, name: str) -> list[tuple]:

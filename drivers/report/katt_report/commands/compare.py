@@ -32,6 +32,7 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     from katt_report.calibration import calibrate_terms
     from katt_report.compare import compare
+    from katt_report.export import finite
     from katt_report.isolation import load_isolated, runs_isolated
     from katt_report.pages.compare_page import compare_report, table_text
     from katt_report.pages.output import write_folder
@@ -41,5 +42,5 @@ def run(arguments: list[str]) -> int:
     found = compare(old, new, options.tolerance, options.metric, options.allow_lost, calibration)
     if options.output:
         write_folder(options.output, lambda: compare_report(found, options.old.name, options.new.name))
-    print(json.dumps(found.as_dict(), indent=1, allow_nan=False) if options.json else table_text(found))
+    print(json.dumps(finite(found.as_dict()), indent=1, allow_nan=False) if options.json else table_text(found))
     return 1 if found.worse else 3 if found.untold else 0

@@ -17,9 +17,10 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("measured", type=Path, metavar="MEASURED.h5")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(arguments)
+    from katt_report.export import finite
     from katt_report.isolation import load_isolated
     from katt_report.predictions import compare_predictions, table_text
 
     found = compare_predictions(load_isolated(options.predicted), load_isolated(options.measured))
-    print(json.dumps(found.as_dict(), indent=1, allow_nan=False) if options.json else table_text(found))
+    print(json.dumps(finite(found.as_dict()), indent=1, allow_nan=False) if options.json else table_text(found))
     return 0

@@ -33,6 +33,8 @@ def run(arguments: list[str]) -> int:
             if not folders:
                 raise InputError(place, "no results", "results/MACHINE/EXPERIMENT, or a folder above")
             made |= {folder / "README.md": readme(folder) for folder in folders}
+        elif place.exists() and not place.is_file():  # reading a FIFO would wait
+            raise InputError(place, "no regular file", "a document, or a folder of results")
         else:
             try:
                 made[place] = fill(place.read_text(), place)

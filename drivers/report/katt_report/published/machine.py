@@ -58,6 +58,27 @@ def machine_name(attributes: Mapping) -> str:
     return f"{generation}-{unit}-{int(attributes.get('cores', 1))}c"
 
 
+def fault(attributes: Mapping) -> tuple[str, str] | None:
+    """The first attribute of a foreign file that `machine_name` cannot read, and what was expected; None without one."""
+    for name in ("cores", "l3_bytes"):
+        if not _is_count(attributes.get(name, 0)):
+            return f"{name} = {attributes[name]!r}", "a whole number"
+    isa = attributes.get("isa", "")
+    if not isinstance(isa, str | bytes) and not (isinstance(isa, list) and all(isinstance(flag, str) for flag in isa)):
+        return f"isa = {isa!r}", "instruction sets by name"
+    vendor, *numbers = _text(attributes.get("cpu_id", "")).split() or [""]
+    if vendor in ("AuthenticAMD", "GenuineIntel") and not all(number.isdecimal() for number in numbers):
+        return f"cpu_id = {attributes['cpu_id']!r}", "vendor, family and model as numbers"
+    caches = attributes.get("caches") or []
+    if not isinstance(caches, list) or not all(isinstance(c, Mapping) and _is_count(c.get("bytes")) for c in caches):
+        return f"caches = {caches!r}", "a list with the bytes of each"
+    return None
+
+
+def _is_count(value) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1e18
+
+
 def _generation(cpu_id: list[str]) -> str:
     """Of vendor, family and model; "" where there is none, vendor-family-model of one that the tables lack."""
     if len(cpu_id) != 3:

@@ -14,7 +14,7 @@ from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.isolation import load_isolated
 from katt_report.load import Results, about_peers, opened, plain
-from katt_report.published.machine import machine_name
+from katt_report.published.machine import fault, machine_name
 from katt_report.ratios import believable
 from katt_report.statistics import Interval, paired_ratio
 
@@ -100,16 +100,19 @@ def _runs(file: h5py.File, path: Path) -> Source:
     """A file of experiments/model_runs.py: columns as datasets; or a log of katt train: the same, one row a step."""
     held = {name: plain(value) for name, value in file.attrs.items()}
     if "log" in held:
+        _check_machine(path, held)
         about = _about_runs([held], "finished_at")
     else:
         machine, build = (json.loads(held.get(name, "{}")) for name in ("machine", "build"))
-        about = _about(machine, build, str(held.get("date", ""))) | {"command": str(held.get("command", ""))}
+        about = _about(path, machine, build, str(held.get("date", ""))) | {"command": str(held.get("command", ""))}
     summary = file.get("summary")
     summary = _table(summary) if isinstance(summary, h5py.Group) else []
     return Source(path, about, _table(file), summary, code=_code(json.loads(held.get("code", "{}"))))
 
 
 def _json(path: Path) -> Source:
+    if path.exists() and not path.is_file():  # reading a FIFO would wait
+        raise InputError(path, "no regular file", KIND)
     try:
         held = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -120,9 +123,11 @@ def _json(path: Path) -> Source:
         if not isinstance(held.get(name, kind()), kind):
             raise InputError(path, f"{name} that is a {type(held[name]).__name__}", f"a {kind.__name__}")
     code, listed = _code(held.pop("code", {})), held.get("rows")
+    if isinstance(listed, list) and not all(isinstance(row, dict) for row in listed):
+        raise InputError(path, "rows that are no JSON objects", "rows of names and values")
     rows = [_flat(row) for row in listed] if isinstance(listed, list) else [_flat(held)]
     build = held.get("build", {"commit": held.get("commit", "")})
-    about = _about(held.get("machine", {}), build, held.get("date", "")) | {"command": held.get("command", "")}
+    about = _about(path, held.get("machine", {}), build, held.get("date", "")) | {"command": held.get("command", "")}
     return Source(path, about, rows, [], code=code)
 
 
@@ -137,7 +142,13 @@ def _about_runs(runs: list[dict], date: str) -> dict[str, str]:
     }
 
 
-def _about(machine: dict, build: dict, date: str) -> dict[str, str]:
+def _check_machine(path: Path, machine: dict) -> None:
+    if wrong := fault(machine):
+        raise InputError(path, f"a machine with {wrong[0]}", wrong[1])
+
+
+def _about(path: Path, machine: dict, build: dict, date: str) -> dict[str, str]:
+    _check_machine(path, machine)
     return {
         "machine": machine_name(machine) if machine else "",
         "device": f"{machine.get('cpu', '')}, {machine.get('cores', '?')} cores" if machine else "",

@@ -1,0 +1,100 @@
+"""Numbers and attributes of foreign files that no measurement gives: one line or NaN, never a traceback."""
+
+import json
+import math
+import os
+
+import h5py
+import pytest
+import synthetic
+from test_cli import run
+
+INF, NAN = math.inf, math.nan
+
+
+def made(path, change=None):
+    """A file with one dtype and two sizes, changed before it is written."""
+    file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
+    if change:
+        change(file)
+    return synthetic.write(path, file)
+
+
+def in_rows(**values):
+    return lambda file: [row.update(values) for row in file.rows]
+
+
+def in_ceilings(file):
+    file.ceilings = {run: [(name, INF, *rest) for name, _, *rest in lines] for run, lines in file.ceilings.items()}
+
+
+def in_samples(file):
+    for samples in file.samples.values():
+        samples[:3] = INF
+
+
+CHANGES = {
+    "time inf": in_rows(time_s=INF), "time 1e308": in_rows(time_s=1e308), "time nan": in_rows(time_s=NAN),
+    "flops inf": in_rows(flops=INF, tflops=INF), "ratio 0": in_rows(speedup=0.0, speedup_lo=0.0, speedup_hi=0.0, point=""),
+    "times tiny": in_rows(time_s=1e-320, time_lo_s=1e-320, time_hi_s=1e-320, point="", speedup=NAN),
+    "axis inf": in_rows(softcap=INF), "axis nan": in_rows(softcap=NAN), "ceilings inf": in_ceilings, "samples inf": in_samples,
+}  # fmt: skip
+
+
+@pytest.mark.rendered
+@pytest.mark.parametrize("how", CHANGES)
+def test_numbers_that_are_not_finite(how, tmp_path, capsys):
+    path = made(tmp_path / "x.h5", CHANGES[how])
+    usual = made(tmp_path / "usual.h5")
+    for arguments in (["compare", path, path, "--json"], ["compare", path, usual], ["compare", usual, path], [path, "--table"],
+                      [path, "-o", tmp_path / "out"], ["export", path, "--json", "-"]):  # fmt: skip
+        status, out, err = run(capsys, *map(str, arguments))
+        assert status in (0, 1, 2, 3) and err.count("\n") == (status == 2), (arguments, err)
+        if "--json" in arguments and status != 2 and out:
+            json.loads(out)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"cores": "abc"}, {"cpu_id": "AuthenticAMD 25 xx"}, {"isa": 3}, {"l3_bytes": "many"}, {"cores": -1},
+], ids=str)  # fmt: skip
+def test_attributes_of_a_run(wrong, tmp_path, capsys, repository):
+    path = made(tmp_path / "x.h5", lambda file: file.runs["run-0001"].update(wrong))
+    for command in ("fresh", "history", "portability"):
+        status, out, err = run(capsys, command, path)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"katt-report: {path}: holds /runs/run-0001 with {next(iter(wrong))} = ")
+
+
+@pytest.mark.parametrize("wrong", [{"rows": [1]}, {"machine": {"isa": 3}}, {"machine": {"caches": 7}}], ids=str)
+def test_json_of_others(wrong, tmp_path, capsys):
+    folder = tmp_path / "results" / "zen4-2c" / "calls"
+    folder.mkdir(parents=True)
+    (folder / "calls.json").write_text(json.dumps(wrong))
+    for command in ("index", "readme"):
+        status, out, err = run(capsys, command, tmp_path / "results")
+        assert (status, out, err.count("\n")) == (2, "", 1) and "calls.json: holds " in err
+    assert os.listdir(tmp_path / "results") == ["zen4-2c"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("depth", -1), ("time_s", NAN), ("calls", INF)])
+def test_profiles(name, value, tmp_path, capsys):
+    def change(file):
+        point = file.rows[0]["point"]
+        file.profiles = {("run-0001", point): synthetic.profile({"a": 1.0, "b": 2.0})}
+
+    path = made(tmp_path / "x.h5", change)
+    with h5py.File(path, "r+") as file:
+        group = file["profile/run-0001"]
+        data = group[next(iter(group))]
+        table = data[()]
+        table[name][0] = value
+        data[()] = table
+    status, out, err = run(capsys, "export", path, "--trace", "-")
+    assert (status, out, err.count("\n")) == (2, "", 1) and f" with {name} " in err
+
+
+def test_a_fifo_is_not_waited_for(tmp_path, capsys):
+    for command, name in (("readme", "x.md"), ("fresh", "x.h5"), ("compare", "y.h5")):
+        os.mkfifo(tmp_path / name)
+        status, out, err = run(capsys, command, *[tmp_path / name] * (2 if command == "compare" else 1))
+        assert (status, out, err.count("\n")) == (2, "", 1)
