@@ -138,6 +138,30 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path):
         assert not list(tmp_path.rglob(".katt-report.*"))
 
 
+def test_a_folder_is_written_whole_or_not_at_all(files, tmp_path, capsys):
+    (tmp_path / "memory.svg").mkdir()
+    (tmp_path / "report.html").write_text("old")
+    status, out, err = run(capsys, files["rmsnorm"], "-o", tmp_path)
+    assert (status, out, err) == (2, "", f"katt-report: -o {tmp_path}/memory.svg: holds a folder, expected a file\n")
+    assert sorted(os.listdir(tmp_path)) == ["memory.svg", "report.html"]
+    assert (tmp_path / "report.html").read_text() == "old"
+
+
+@pytest.mark.parametrize(("name", "before", "after"), [
+    ("report.html", [], []), ("compare.html", ["compare"], ["a.h5"]), ("history.html", ["history"], ["a.h5"]),
+    ("portability.html", ["portability"], ["a.h5"]),
+])  # fmt: skip
+def test_no_folder_replaces_an_input(name, before, after, files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for copy in (name, "a.h5"):
+        synthetic.write(tmp_path / copy, synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",)))
+    held = (tmp_path / name).read_bytes()
+    status, out, err = run(capsys, *before, name, *after, "-o", tmp_path)
+    assert (status, out) == (2, "")
+    assert err == f"katt-report: -o {tmp_path / name}: holds an input of the command, expected another file\n"
+    assert (tmp_path / name).read_bytes() == held and sorted(os.listdir(tmp_path)) == sorted([name, "a.h5"])
+
+
 def as_a_program(arguments, repository, **changes):
     environment = os.environ | {"PYTHONPATH": str(repository / "drivers" / "report")}
     command = [sys.executable, "-m", "katt_report", *arguments]

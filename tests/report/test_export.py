@@ -148,6 +148,19 @@ def test_what_is_refused(files, tmp_path, capsys):
     assert kept.read_text().startswith("op,pass,variant")
 
 
+def test_what_is_replaced_keeps_its_link_and_mode(files, tmp_path, capsys):
+    target, link, fifo = (tmp_path / name for name in ("target.csv", "link.csv", "fifo"))
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    assert run(capsys, "export", files["models"], "--csv", link, "--overwrite")[0] == 0
+    assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o640 and target.read_text() != "old"
+    os.mkfifo(fifo)
+    status, out, err = run(capsys, "export", files["models"], "--csv", fifo, "--overwrite")
+    assert (status, out, err) == (2, "", f"katt-report: --csv {fifo}: holds a device or a FIFO, expected a file\n")
+    assert fifo.is_fifo() and sorted(os.listdir(tmp_path)) == ["fifo", "link.csv", "target.csv"]
+
+
 def test_a_full_disk(files, tmp_path, repository):
     def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
     found = calibrate(runs)
     rates = [] if options.no_alarms else alarms(runs)
     if options.output:
-        write_folder(options.output, lambda: calibration_report(found, rates))
+        write_folder(options.output, lambda: calibration_report(found, rates), [options.repeats])
     if options.json:
         told = {**asdict(found), "alarms": [asdict(one) for one in rates]}
         print(json.dumps(finite(told), indent=1, allow_nan=False))

@@ -41,6 +41,7 @@ def run(arguments: list[str]) -> int:
     calibration = calibrate_terms(runs_isolated(options.calibration)) if options.calibration else None
     found = compare(old, new, options.tolerance, options.metric, options.allow_lost, calibration)
     if options.output:
-        write_folder(options.output, lambda: compare_report(found, options.old.name, options.new.name))
+        inputs = filter(None, [options.old, options.new, options.calibration])
+        write_folder(options.output, lambda: compare_report(found, options.old.name, options.new.name), inputs)
     print(json.dumps(finite(found.as_dict()), indent=1, allow_nan=False) if options.json else table_text(found))
     return 1 if found.worse else 3 if found.untold else 0

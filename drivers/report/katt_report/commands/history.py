@@ -26,7 +26,7 @@ def run(arguments: list[str]) -> int:
 
     found = history(read_each(options.results), tree_of(options.source))
     if options.output:
-        write_folder(options.output, lambda: history_report(found))
+        write_folder(options.output, lambda: history_report(found), options.results)
     print(table_text(found))
     if options.output:
         show(f"report: {options.output / 'history.html'}")

@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     parts = read_each(options.results)
     found = portability(parts)
     if options.output:
-        write_folder(options.output, lambda: portability_report(found, parts, tree))
+        write_folder(options.output, lambda: portability_report(found, parts, tree), options.results)
     if figure:
         write_file(figure, figure_file(found, parts, tree, figure.suffix))
     print(table_text(found))

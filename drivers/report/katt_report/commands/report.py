@@ -53,7 +53,6 @@ def run(arguments: list[str]) -> int:
     folder = options.output or Path(f"{options.results[0].stem}-report")
     from katt_report.isolation import load_isolated, logs_isolated
     from katt_report.pages.log_page import log_lines, log_report
-    from katt_report.pages.output import write_folder
 
     logs = logs_isolated(*options.results)
     if logs:
@@ -63,7 +62,7 @@ def run(arguments: list[str]) -> int:
             if getattr(options, name):
                 raise InputError(f"--{name}", "a log, which has no rows", "a result file of katt sweep")
         lines = [line for log in logs for line in log_lines(log)]
-        return _finish(options, folder, lambda: write_folder(folder, lambda: log_report(logs, options.formats)), lines)
+        return _finish(options, folder, lambda: log_report(logs, options.formats), lines)
     from katt_report.headline import headline
     from katt_report.pages.page import report
     from katt_report.ratios import only, with_baseline
@@ -86,12 +85,14 @@ def run(arguments: list[str]) -> int:
         return 0
     lines = [text for title, lines in headline(results) for text in (f"{title}:", *(f"  {line}" for line in lines))]
     far = _teller()
-    return _finish(options, folder, lambda: write_folder(folder, lambda: report(results, options.formats, far)), lines)
+    return _finish(options, folder, lambda: report(results, options.formats, far), lines)
 
 
-def _finish(options, folder: Path, write, lines: list[str]) -> int:
+def _finish(options, folder: Path, make, lines: list[str]) -> int:
+    from katt_report.pages.output import write_folder
+
     if not options.table:
-        write()
+        write_folder(folder, make, filter(None, [*options.results, options.calibration]))
     print("\n".join(lines))
     if not options.table:
         show(f"report: {folder / 'report.html'}")

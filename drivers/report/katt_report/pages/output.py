@@ -1,12 +1,13 @@
 """Writes a folder of results so that it holds all of them or none."""
 
+import contextlib
 import errno
 import fcntl
 import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -48,12 +49,12 @@ _PREFIX = ".katt-report."
 _FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
-def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
+def write_folder(folder: Path, make: Callable[[], dict[str, bytes]], inputs: Iterable[Path] = ()) -> None:
     """Writes the result of `make` to a temporary folder beside `folder`, then moves it in.
 
     `make` is called only once the place is known to be writable. Other files in an existing folder
     stay. The leftovers of a killed run are removed. Throws InputError when the folder cannot be
-    written, OSError for a full disk.
+    written or a file of `inputs` (files, and folders of result files) is in the way, OSError for a full disk.
     """
     temporary = lock = None
     created = []
@@ -71,13 +72,15 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
         temporary, lock = _temporary(place)
         temporary.chmod(0o777 & ~_umask())
         files = make()
-        for name, data in files.items():
-            (temporary / name).write_bytes(data)
         if folder.exists():
-            for file in temporary.iterdir():
-                os.replace(file, folder / file.name)
+            inputs = list(inputs)  # an iterator would be empty for the second file
+            for name in files:
+                check_file("-o", folder / name, inputs, overwrite=True)
+            _replace({folder / name: data for name, data in files.items()})
             temporary.rmdir()
         else:
+            for name, data in files.items():
+                (temporary / name).write_bytes(data)
             os.rename(temporary, folder)
         temporary, created = None, []
         for name in files:
@@ -97,40 +100,65 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]]) -> None:
                 parent.rmdir()
 
 
-def check_file(option: str, path: Path, inputs: list[Path], overwrite: bool) -> None:
+def check_file(option: str, path: Path, inputs: Iterable[Path], overwrite: bool) -> None:
     """Throws InputError where `write_file` would replace an input, or a file that may not be replaced."""
+    inputs = [file for one in inputs for file in ([one] if not one.is_dir() else one.rglob("*.h5"))]
     if any(path.exists() and one.exists() and path.samefile(one) for one in inputs):
-        raise InputError(f"{option} {path}", "an input of the command", "another file")
+        raise InputError(f"{option} {path}".strip(), "an input of the command", "another file")
     if path.is_dir():
-        raise InputError(f"{option} {path}", "a folder", "a file")
+        raise InputError(f"{option} {path}".strip(), "a folder", "a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{option} {path}".strip(), "a device or a FIFO", "a file")
     if path.exists() and not overwrite:
-        raise InputError(f"{option} {path}", "an existing file", "a new one, or --overwrite")
+        raise InputError(f"{option} {path}".strip(), "an existing file", "a new one, or --overwrite")
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a file so that it is whole or as it was before. Throws InputError for a place that cannot be written,
-    OSError for a full disk."""
-    temporary = lock = None
+    """Writes a file so that it is whole or as it was before; a link stays, its target is replaced, and keeps its mode.
+    Throws InputError for a place that cannot be written, OSError for a full disk."""
+    check_file("", path, [], overwrite=True)
     try:
-        place = path.absolute().parent
-        _remove_left(place)
-        temporary, lock = _temporary(place)
-        file = temporary / path.name
-        with open(file, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(file, path)
+        _replace({path: data})
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _FAILURES:
             raise OSError(error.errno, reason, str(path)) from error
         raise InputError(path, f"a place that cannot be written ({reason})", "a writable file") from error
+
+
+def _replace(files: dict[Path, bytes]) -> None:
+    """Writes all files beside their targets, then renames them into place: a failure leaves all as they were."""
+    places: dict[Path, tuple[Path, int | None]] = {}
+    written = []
+    try:
+        for path, data in files.items():
+            target = Path(os.path.realpath(path))  # a link stays a link
+            if target.parent not in places:
+                _remove_left(target.parent)
+                places[target.parent] = _temporary(target.parent)
+            file = places[target.parent][0] / target.name
+            with open(file, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if target.exists():
+                _keep_owner_and_mode(file, target)
+            written.append((file, target))
+        for file, target in written:
+            os.replace(file, target)
     finally:
-        if temporary:
+        for temporary, lock in places.values():
             shutil.rmtree(temporary, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+            if lock is not None:
+                os.close(lock)
+
+
+def _keep_owner_and_mode(file: Path, old: Path) -> None:
+    held = old.stat()
+    with contextlib.suppress(OSError):  # root alone may give a file away
+        os.chown(file, held.st_uid, held.st_gid)
+    with contextlib.suppress(OSError):
+        file.chmod(held.st_mode & 0o777)
 
 
 def _locked(folder: Path, wait: int = 0) -> int | None:
