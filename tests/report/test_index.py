@@ -2,6 +2,7 @@
 
 import shutil
 
+import h5py
 import pytest
 import synthetic
 from katt_report.published.fresh import SourceTree
@@ -75,6 +76,18 @@ def test_a_readme_of_others_is_refused(results, capsys):
     assert err == (f"katt-report: {results}/README.md: holds a text that katt-report index did not make, expected a first "
                    f"line {MARKER}\n")  # fmt: skip
     assert (results / "README.md").read_text() == "# Mine\n"
+
+
+@pytest.mark.parametrize(("columns", "told"), [
+    ({"speedup_lo": [1.0]}, "speedup = nothing"), ({"speedup": [1.0], "speedup_lo": ["x"], "speedup_hi": [2.0]}, "speedup_lo = x"),
+])  # fmt: skip
+def test_a_summary_that_is_no_interval(columns, told, results, capsys):
+    with h5py.File(results / ZEN4 / "alone" / "models.h5", "w") as models:
+        models.attrs["generator"], models["tokens_s"] = "katt experiments", [1.0]
+        for name, values in columns.items():
+            models[f"summary/{name}"] = values
+    status, out, err = run(capsys, "index", results)
+    assert (status, out, err.count("\n")) == (2, "", 1) and f"models.h5: holds /summary with {told}, expected" in err
 
 
 def test_a_folder_without_results(tmp_path, capsys):

@@ -7,6 +7,7 @@ import h5py
 import pytest
 import synthetic
 from katt_report.cli import main
+from katt_report.published.readme import _file_line
 from katt_report.published.source import open_source
 from katt_report.statistics import paired_ratio
 
@@ -126,6 +127,8 @@ def test_other_files_and_facts(tree):
     (f"<!-- katt: {SWEEP} speedup with=interval --><!-- /katt -->", "expected one row"),
     (f"<!-- katt: {SWEEP} ratio variant=flash --><!-- /katt -->", "expected ratio over=VARIANT"),
     (f"<!-- katt: {SWEEP} table down=seq_q --><!-- /katt -->", "expected down=NAMES and across=NAMES"),
+    (f"<!-- katt: {SWEEP} ratio over=nope variant=flash --><!-- /katt -->", "over=nope, expected a variant of"),
+    (f"<!-- katt: {SWEEP} speedup digits=99999999999999999999 --><!-- /katt -->", "expected a whole number below 100"),
     ("<!-- katt: results/zen4-2c/models/models.h5 ratio over=x --><!-- /katt -->", "holds an unknown name ratio"),
 ])
 def test_bad_markers_are_refused_in_one_line(tree, capsys, text, line):
@@ -134,6 +137,21 @@ def test_bad_markers_are_refused_in_one_line(tree, capsys, text, line):
     assert main(["readme", str(document)]) == 2
     told = capsys.readouterr().err
     assert line in told and told.count("\n") == 1 and document.read_text() == text
+
+
+def test_rows_of_json_may_differ(tree):
+    rows = [{"op": "rope", "x_s": 1e-6}, {"op": "norm", "y": 2}, {"op": "rope", "x_s": None}, {"op": "rope", "y": "odd"}]
+    (tree / "differ.json").write_text(json.dumps({"rows": rows}))
+    assert filled(tree, "differ.json x_s op=rope") == "1.0 µs"
+    assert filled(tree, "differ.json y") == "2, odd"
+    assert "| rope |" in filled(tree, "differ.json table value=x_s down=op across=y")
+
+
+def test_the_commands_of_two_runs_stay_two(tree):
+    held = open_source(tree / SWEEP)
+    held.about["command"] = "katt sweep a.toml -o a.h5; katt sweep b.toml -o a.h5 --resume"
+    line = _file_line(tree / SWEEP)
+    assert line.endswith("; `katt sweep a.toml; katt sweep b.toml`")
 
 
 def test_the_readme_of_results(tree, capsys):

@@ -82,7 +82,7 @@ def _ratios(sources: list[Source]) -> tuple[list[Interval], str]:
             beside = [ratio for peer in source.peers if _is_bounded(ratio := source.ratio(row, peer))]
             peers += [min(beside, key=lambda ratio: ratio.mid)] if beside else []
             naive.append(_bounds(row))
-        peers += [_bounds(row) for row in source.summary if "speedup_lo" in row]
+        peers += [_summary_bounds(source, row) for row in source.summary if "speedup_lo" in row]
     for ratios, over in ((peers, "best other"), (naive, schema.BASELINE)):
         bounded = [ratio for ratio in ratios if _is_bounded(ratio)]
         if bounded:
@@ -92,6 +92,14 @@ def _ratios(sources: list[Source]) -> tuple[list[Interval], str]:
 
 def _bounds(row: dict) -> Interval:
     return Interval(*(float(row[name]) for name in ("speedup", "speedup_lo", "speedup_hi")))
+
+
+def _summary_bounds(source: Source, row: dict) -> Interval:
+    for name in ("speedup", "speedup_lo", "speedup_hi"):
+        value = row.get(name, "nothing")
+        if not isinstance(value, int | float):
+            raise InputError(source.path, f"/summary with {name} = {value}", "numbers in speedup, its _lo and _hi")
+    return _bounds(row)
 
 
 def _is_bounded(ratio: Interval) -> bool:

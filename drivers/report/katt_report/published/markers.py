@@ -93,6 +93,9 @@ def answer(query: str, document: Path, place: str, missing: str | None = None) -
     if _is_paired(source, value):
         if "over" not in options:
             raise InputError(place, query, "ratio over=VARIANT")
+        known = source.results.points.values("variant")
+        if missing is None and not moved and over not in known:
+            raise InputError(place, f"over={over}", f"a variant of {words[0]}: {', '.join(map(str, known))}")
     elif options.get("of") != "count":
         _known(place, rows, [value])
     if quantity == "table":
@@ -129,14 +132,15 @@ def _listed(options: dict, name: str) -> list[str]:
 
 
 def _known(place: str, rows: list[dict], names: list[str]) -> None:
+    held = dict.fromkeys(name for row in rows for name in row)  # those of JSON may differ
     for name in names:
-        if rows and name not in rows[0]:
-            raise InputError(place, f"an unknown name {name}", "one of " + ", ".join([*_OPTIONS, *rows[0]]))
+        if rows and name not in held:
+            raise InputError(place, f"an unknown name {name}", "one of " + ", ".join([*_OPTIONS, *held]))
 
 
 def _is(row: dict, name: str, wanted: str) -> bool:
     """NAME=VALUE, or NAME!=VALUE."""
-    return _equal(row[name.removesuffix("!")], wanted) != name.endswith("!")
+    return _equal(row.get(name.removesuffix("!")), wanted) != name.endswith("!")
 
 
 def _equal(value, wanted: str) -> bool:
@@ -155,7 +159,7 @@ def _values(source: Source, rows: list[dict], value: str, options: dict) -> list
     if _is_paired(source, value):
         found = [source.ratio(row, options["over"]).mid for row in rows if row["variant"] != options["over"]]
     else:
-        found = [row[value] for row in rows]
+        found = [row[value] for row in rows if row.get(value) is not None]
     return [item for item in found if not isinstance(item, float) or math.isfinite(item)]
 
 
@@ -165,8 +169,8 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
         raise InputError(place, f"of={of}", ", ".join(_OF))
     if of == "count":
         return str(len(rows))
-    if not options.get("digits", "2").isdecimal():
-        raise InputError(place, f"digits={options['digits']}", "a whole number")
+    if not re.fullmatch("[0-9]{1,2}", options.get("digits", "2")):
+        raise InputError(place, f"digits={options['digits']}", "a whole number below 100")
     digits = int(options.get("digits", 2))
     if options.get("with") == "interval":
         if len(rows) != 1:
@@ -178,7 +182,7 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
     values = _values(source, rows, value, options)
     if not values:
         return "–"
-    if isinstance(values[0], str):
+    if any(isinstance(one, str) for one in values):
         return ", ".join(dict.fromkeys(map(str, values)))
     if of == "geomean":
         if min(values) <= 0:
@@ -195,7 +199,10 @@ def _interval(row: dict, value: str, place: str) -> Interval:
     stem, unit = (value[:-2], "_s") if value.endswith("_s") else (value, "")
     names = [f"{stem}_lo{unit}", f"{stem}_hi{unit}"]
     _known(place, [row], names)
-    return Interval(row[value], row[names[0]], row[names[1]])
+    ends = [row[value], *(row[name] for name in names)]
+    if not all(isinstance(end, int | float) for end in ends):
+        raise InputError(place, f"with=interval of {ends}", "three numbers")
+    return Interval(*ends)
 
 
 def _text(name: str, value, digits: int) -> str:
@@ -225,7 +232,7 @@ def _table(source: Source, rows: list[dict], value: str, options: dict, place: s
     cells: dict[tuple, list[dict]] = {}
     for row in rows:
         if not _is_paired(source, value) or row["variant"] != options["over"]:
-            cells.setdefault((tuple(row[n] for n in down), tuple(row[n] for n in across)), []).append(row)
+            cells.setdefault(tuple(tuple(row.get(n, "") for n in names) for names in (down, across)), []).append(row)
     lines, heads = (list(dict.fromkeys(key[n] for key in cells)) for n in (0, 1))
     shown = [f"{', '.join(down)}", *(_names(across, head) for head in heads)]
     made = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]

@@ -99,7 +99,9 @@ def _question(experiment: Path) -> str:
 
 def _file_line(path: Path) -> str:
     source = open_source(path)
-    command = re.sub(r" (-o|--peer-program|--score-rule-file) \S+| --(overwrite|resume)", "", source.about.get("command", ""))
+    # A semicolon behind a file parts the commands of two runs.
+    command = re.sub(r" (-o|--peer-program|--score-rule-file) \S+?(?=;?(?:\s|$))| --(overwrite|resume)", "",
+                     source.about.get("command", ""))  # fmt: skip
     return f"- [{path.name}]({path.name}): {about(source)}" + (f"; `{command}`" if command else "")
 
 
