@@ -155,6 +155,9 @@ def test_what_is_replaced_keeps_its_link_and_mode(files, tmp_path, capsys):
     link.symlink_to(target)
     assert run(capsys, "export", files["models"], "--csv", link, "--overwrite")[0] == 0
     assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o640 and target.read_text() != "old"
+    (tmp_path / "loop").symlink_to("loop")
+    assert run(capsys, "export", files["models"], "--csv", tmp_path / "loop", "--overwrite")[0] == 2
+    (tmp_path / "loop").unlink()
     os.mkfifo(fifo)
     status, out, err = run(capsys, "export", files["models"], "--csv", fifo, "--overwrite")
     assert (status, out, err) == (2, "", f"katt-report: --csv {fifo}: holds a device or a FIFO, expected a file\n")

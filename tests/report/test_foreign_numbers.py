@@ -98,3 +98,7 @@ def test_a_fifo_is_not_waited_for(tmp_path, capsys):
         os.mkfifo(tmp_path / name)
         status, out, err = run(capsys, command, *[tmp_path / name] * (2 if command == "compare" else 1))
         assert (status, out, err.count("\n")) == (2, "", 1)
+    (tmp_path / "README.md").symlink_to("x.md")
+    for command in ("index", "portability"):
+        status, out, err = run(capsys, command, tmp_path)
+        assert (status, out, err.count("\n")) == (2, "", 1) and "FIFO" in err

@@ -332,6 +332,8 @@ def _read_points(file: h5py.File, path: Path) -> Points:
             raise InputError(path, f"column {name} of type {column.dtype}", f"a column of type {known or 'scalar'}")
         plainly = _plain_column(column, known)
         columns[name] = plainly if schema.is_identity(name) else _measured(plainly)
+        if columns[name] is plainly and plainly.dtype.kind == "f" and not np.all(np.isfinite(plainly)):
+            raise InputError(path, f"column {name} with {plainly[~np.isfinite(plainly)][0]}", "finite values of an axis")
     for name, kind in schema.OPTIONAL.items():
         columns.setdefault(name, np.full(len(table), schema.default(kind)))
     # Files once held 0 for unmeasured memory: of other programs, and of rows that did not run.

@@ -21,11 +21,12 @@ def run(arguments: list[str]) -> int:
                         help="write nothing; exit status 1 if README.md says another thing than the files, apart from "
                         "what is fresh")  # fmt: skip
     options = parser.parse_args(arguments)
-    from katt_report.pages.output import write_file
+    from katt_report.pages.output import check_file, write_file
     from katt_report.published.files import tree_of
     from katt_report.published.index import MARKER, index, without_freshness
 
     path = options.folder / "README.md"
+    check_file("", path, [], overwrite=True)
     before = path.read_text(errors="replace") if path.exists() else ""
     if before and not before.startswith(MARKER):
         raise InputError(path, "a text that katt-report index did not make", f"a first line {MARKER}")

@@ -107,6 +107,8 @@ def check_file(option: str, path: Path, inputs: Iterable[Path], overwrite: bool)
         raise InputError(f"{option} {path}".strip(), "an input of the command", "another file")
     if path.is_dir():
         raise InputError(f"{option} {path}".strip(), "a folder", "a file")
+    if path.is_symlink() and os.path.islink(os.path.realpath(path)):
+        raise InputError(f"{option} {path}".strip(), "a link to itself", "a file")
     if path.exists() and not path.is_file():
         raise InputError(f"{option} {path}".strip(), "a device or a FIFO", "a file")
     if path.exists() and not overwrite:

@@ -27,6 +27,8 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
 
 def _is_sweep(path: Path) -> bool:
     """False for a sound file of another kind, and for predictions; damage is left to the reader, which names it."""
+    if not path.is_file():  # reading a FIFO would wait
+        return True
     try:
         with h5py.File(path, "r") as file:
             dtype = getattr(file.get("points"), "dtype", None)
