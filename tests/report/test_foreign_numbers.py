@@ -37,6 +37,7 @@ CHANGES = {
     "time inf": in_rows(time_s=INF), "time 1e308": in_rows(time_s=1e308), "time nan": in_rows(time_s=NAN),
     "flops inf": in_rows(flops=INF, tflops=INF), "ratio 0": in_rows(speedup=0.0, speedup_lo=0.0, speedup_hi=0.0, point=""),
     "times tiny": in_rows(time_s=1e-320, time_lo_s=1e-320, time_hi_s=1e-320, point="", speedup=NAN),
+    "ends inf": in_rows(time_hi_s=INF, speedup_hi=INF, time_lo_s=0.0, speedup_lo=0.0),
     "axis inf": in_rows(softcap=INF), "axis nan": in_rows(softcap=NAN), "ceilings inf": in_ceilings, "samples inf": in_samples,
 }  # fmt: skip
 

@@ -331,9 +331,11 @@ def _read_points(file: h5py.File, path: Path) -> Points:
         if column.ndim != 1 or (known and not schema.accepts(name, column.dtype.kind)):
             raise InputError(path, f"column {name} of type {column.dtype}", f"a column of type {known or 'scalar'}")
         plainly = _plain_column(column, known)
-        columns[name] = plainly if schema.is_identity(name) else _measured(plainly)
+        columns[name] = plainly if schema.is_identity(name) else _measured(plainly, _is_upper_end(name))
         if columns[name] is plainly and plainly.dtype.kind == "f" and not np.all(np.isfinite(plainly)):
-            raise InputError(path, f"column {name} with {plainly[~np.isfinite(plainly)][0]}", "finite values of an axis")
+            raise InputError(
+                path, f"column {name} with {plainly[~np.isfinite(plainly)][0]}", "finite values of an axis"
+            )
     for name, kind in schema.OPTIONAL.items():
         columns.setdefault(name, np.full(len(table), schema.default(kind)))
     # Files once held 0 for unmeasured memory: of other programs, and of rows that did not run.
@@ -359,13 +361,21 @@ def _plain_column(column: np.ndarray, known: str | None) -> np.ndarray:
     return column.astype(np.int64)
 
 
-def _measured(values: np.ndarray) -> np.ndarray:
-    """Measured numbers, NaN in place of what no measurement gives; texts and whole numbers as they are."""
+def _is_upper_end(name: str) -> bool:
+    return name.removesuffix("_s").endswith("_hi")
+
+
+def _measured(values: np.ndarray, is_upper_end: bool = False) -> np.ndarray:
+    """Measured numbers, NaN in place of what no measurement gives; texts and whole numbers as they are.
+
+    The upper end of an interval may be infinite: one sample has no bound.
+    """
     values = np.asarray(values)
     if values.dtype.kind != "f":
         return values
     values = values.astype(np.float64)
-    return np.where(np.abs(values) <= _LARGEST_NUMBER, values, math.nan)
+    beyond = np.where(np.isnan(values), math.nan, math.inf) if is_upper_end else math.nan
+    return np.where(np.abs(values) <= _LARGEST_NUMBER, values, beyond)
 
 
 def _items(file: h5py.File, name: str) -> list[tuple]:
