@@ -13,8 +13,8 @@
 
 namespace katt::bench {
 
-/// Measures the best performance of the machine in one to five seconds, by its last cache: each number is the best of
-/// repeated rounds, since disturbances only make a round slower.
+/// Measures the best performance of the machine in one to five seconds, by its last cache: each
+/// number is the best of repeated rounds, since disturbances only make a round slower.
 ///   fma_f32             FLOP/s of independent f32 fused multiply-adds on registers, 2 FLOPs a lane
 ///   amx_bf16            FLOP/s of bf16 tile products on registers, where this process may use AMX
 ///   avx512_bf16         FLOP/s of bf16 dot products (VDPBF16PS) on registers, where the CPU has

@@ -13,10 +13,9 @@ namespace katt::bench {
 
 namespace {
 
-/// ", 1 failed, 2 suspect", or "" where there are none.
-std::string bad_rows(const SweepSummary& summary) {
-  return (summary.failed > 0 ? ", " + std::to_string(summary.failed) + " failed" : "") +
-         (summary.suspect > 0 ? ", " + std::to_string(summary.suspect) + " suspect" : "");
+/// ", 1 failed", or "" for no rows.
+std::string with_status(int rows, const char* status) {
+  return rows > 0 ? ", " + std::to_string(rows) + " " + status : "";
 }
 
 }  // namespace
@@ -25,14 +24,14 @@ std::string summary_line(const SweepSummary& summary, const std::filesystem::pat
                          const std::string& kept) {
   if (summary.run.empty()) {
     return "nothing left to do: " + output.string() + " holds all " +
-           std::to_string(summary.present) + " rows" + bad_rows(summary);
+           std::to_string(summary.present) + " rows" + with_status(summary.failed, "failed") +
+           with_status(summary.suspect, "suspect");
   }
   return std::string(summary.interrupted ? "interrupted" : "done") + " after " +
          human_duration(summary.elapsed_s) + ": " + std::to_string(summary.ok) + " ok, " +
          std::to_string(summary.skipped) + " skipped, " + std::to_string(summary.failed) +
-         " failed" +
-         (summary.suspect > 0 ? ", " + std::to_string(summary.suspect) + " suspect" : "") + "; " +
-         output.string() + (summary.interrupted ? kept : "");
+         " failed" + with_status(summary.suspect, "suspect") + "; " + output.string() +
+         (summary.interrupted ? kept : "");
 }
 
 void check_output(const SweepOptions& options) {
