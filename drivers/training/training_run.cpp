@@ -66,7 +66,11 @@ template <class Exec>
 class Saver {
  public:
   Saver(const Trainer<Exec>& trainer, const RunOptions& options)
-      : trainer_(trainer), options_(options), saved_(trainer.steps()) {}
+      : trainer_(trainer),
+        options_(options),
+        model_(options.out / "model.safetensors"),
+        is_first_(!exists(model_) && !exists(io::index_of(model_))),
+        saved_(trainer.steps()) {}
 
   /// Saves, and reports a failure.
   void save() {
@@ -97,14 +101,15 @@ class Saver {
  private:
   /// The reason of a failure; "" on success. The same on all ranks.
   std::string attempt() {
+    const ranks::Communicator& ranks = trainer_.options().groups.all;
     std::string failure;
     try {
       if (!options_.out.empty()) trainer_.save(options_.out, options_.save_shards);
       saved_ = trainer_.steps();
     } catch (const std::exception& error) {
+      if (is_first_ && ranks.rank() == 0 && !training::holds_run(options_.out)) remove_model();
       return error.what();
     }
-    const ranks::Communicator& ranks = trainer_.options().groups.all;
     if (ranks.rank() == 0 && !options_.log.empty()) {
       try {
         write_log(options_.log, trainer_.log(), trainer_.options(), options_);
@@ -115,8 +120,22 @@ class Saver {
     return ranks.broadcast_text(failure, 0);
   }
 
+  /// Removes the model of a save that failed before its state was there: --resume would take it for
+  /// another's.
+  void remove_model() const {
+    std::error_code ignored;
+    for (const auto& path : {model_, io::index_of(model_)}) std::filesystem::remove(path, ignored);
+  }
+
+  static bool exists(const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+  }
+
   const Trainer<Exec>& trainer_;
   const RunOptions& options_;
+  std::filesystem::path model_;
+  bool is_first_;       ///< the folder held no model before
   std::int64_t saved_;  ///< steps of the last save
 };
 
