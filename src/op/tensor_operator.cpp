@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/text.hpp"
+#include "io/printable.hpp"
 #include "op/reference/new_values.hpp"
 
 namespace katt::bench {
@@ -65,6 +66,9 @@ Problem problem_of(const TensorOperatorData& op, const Point& point) {
 }
 
 Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
+  if (const std::string held = in.text("op", op.name); held != op.name) {
+    in.reject("op", "holds \"" + io::impl::printable(held) + "\", expected " + op.name);
+  }
   Problem problem;
   problem.dtype = in.dtype();
   for (const auto& [name, number] : op.parameters) {
@@ -74,6 +78,14 @@ Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
                         (number.minimum == 0 ? " of at least 0" : ""));
   }
   for (const AxisSpec& axis : op.axes()) {
+    if (std::holds_alternative<std::int64_t>(axis.fallback)) {
+      // of negative numbers at most -1 has a meaning: none
+      const std::int64_t value = in.integer(axis.name, 0);
+      if (value < 0 && static_cast<double>(value) < axis.minimum) {
+        in.reject(axis.name, "holds " + std::to_string(value) + ", expected at least " +
+                                 to_text(axis.minimum));
+      }
+    }
     const auto* fallback = std::get_if<double>(&axis.fallback);
     if (fallback == nullptr) continue;
     const double value = in.real(axis.name, *fallback);

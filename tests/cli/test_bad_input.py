@@ -112,6 +112,10 @@ def test_folder_that_cannot_be_written(katt):
     ("scale", np.nan, "holds a value that is not finite"),
     ("softcap", -1.0, "holds -1"),
     ("block_size", -8, "holds -8"),
+    ("window_left", -2, "holds -2, expected at least -1"),
+    ("window_right", -(2**40), "holds -1099511627776, expected at least -1"),
+    ("op", "linear", 'holds "linear", expected attention'),
+    ("op", 3, "holds 3, expected text"),
 ])
 def test_an_attribute_of_a_case_is_called_one(katt, name, value, words):
     shutil.copy(ROOT / "tests" / "cases" / "attention_f32_causal_gqa.h5", katt.folder / "case.h5")
