@@ -59,9 +59,6 @@ class Sequence {
   Sequence(Model& model, std::int64_t capacity, std::int64_t chunk,
            const nn::SamplingOptions& sampling)
       : threads_(model.threads()), sampler_(sampling) {
-    if (chunk < 1) {
-      throw InputError("chunk: holds " + std::to_string(chunk) + ", expected at least 1");
-    }
     Runtime::get().run(threads_, [&](const Host&) {
       session_.value = std::make_unique<nn::Session<Host>>(
           model.model(), nn::SessionOptions{.capacity = capacity, .chunk = chunk});

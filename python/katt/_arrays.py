@@ -122,15 +122,23 @@ def shape_of(op: str, name: str, array: Array, axes: int) -> Shape:
     return shape
 
 
-def natural(op: str, name: str, value: int) -> int:
-    """A number of items to allocate. ValueError for a value that is not such a number."""
+def natural(op: str, name: str, value: int, least: int = 0, limit: int = 2**48) -> int:
+    """A number of items, or another from `least` to below `limit`. ValueError for a value that is not such a number."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = -1
-    if not 0 <= number < 2**48:
-        raise refused(op, name, value, "an integer of at least 0")
+        number = least - 1
+    if not least <= number < limit:
+        raise refused(op, name, value, f"an integer of at least {least}" if number < least else f"at most {limit - 1}")
     return number
+
+
+def real(op: str, name: str, value: float) -> float:
+    """A number that may have a fraction. ValueError for a value that is not one."""
+    try:
+        return value.__float__()
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise refused(op, name, value, "a number") from None
 
 
 def pair(op: str, name: str, value: Any, expected: str) -> tuple:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy
+
 from . import _katt
 from ._arrays import Array, call, library, natural, pair, refused, shape_of
 from ._functions import PLANS, launch
@@ -131,6 +133,9 @@ def options(q, k, causal, window, softcap, scale, block_mask):
         scale = max(shape_of("attention", "q", q, 4)[-1], 1) ** -0.5
     blocks, size = (None, 0) if block_mask is None else pair("attention", "block_mask", block_mask, "(blocks, size)")
     left, right = pair("attention", "window", window, "(left, right)")
+    for keys in (left, right):
+        if isinstance(keys, (int, numpy.integer)) and keys < -1:
+            raise refused("attention", "window", window, "numbers of keys, or -1: all")
     if blocks is not None:
         if natural("attention", "block_mask: size", size) == 0:
             raise refused("attention", "block_mask: size", size, "an integer of at least 1")

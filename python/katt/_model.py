@@ -11,14 +11,19 @@ from pathlib import Path
 import numpy
 
 from . import _katt
+from ._arrays import natural, real
 
 
 def token_ids(ids: Iterable[int]) -> list[int]:
     """Ids as whole numbers; ValueError for anything else."""
     try:
-        return [operator.index(token) for token in ids]
+        numbers = [operator.index(token) for token in ids]
     except TypeError as error:
         raise ValueError(f"token ids: {error}, expected integers") from None
+    for token in numbers:
+        if abs(token) >= 2**63:
+            raise ValueError(f"token ids: holds a number of {token.bit_length()} bits, expected ids of the vocabulary")
+    return numbers
 
 
 class Llama:
@@ -33,7 +38,9 @@ class Llama:
 
     def __init__(self, folder: str | Path, *, dtype: str = "f32", threads: int = 0, seed: int = 0):
         self.folder = Path(folder)
-        self._model = _katt.Model(str(folder), dtype, seed, threads)
+        seed = natural("Llama", "seed", seed, limit=2**64)
+        threads = natural("Llama", "threads", threads, limit=2**31)
+        self._model = _katt.Model(str(folder), str(dtype), seed, threads)
         self.config: dict = json.loads(self._model.config_json)
         if self._model.note:
             warnings.warn(self._model.note, stacklevel=2)
@@ -134,11 +141,17 @@ class Llama:
         return ids
 
     def _tokens(self, ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos, chunk) -> Iterator[int]:
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens: holds {max_new_tokens}, expected at least 1")
+        max_new_tokens = natural("generate", "max_new_tokens", max_new_tokens, 1)
         ends = self.eos_token_ids if stop_at_eos else []
-        capacity = len(ids) + max_new_tokens
-        sequence = _katt.Sequence(self._model, capacity, chunk, temperature, top_k, top_p, seed)
+        sequence = _katt.Sequence(
+            self._model,
+            capacity=len(ids) + max_new_tokens,
+            chunk=natural("generate", "chunk", chunk, 1),
+            temperature=real("generate", "temperature", temperature),
+            top_k=natural("generate", "top_k", top_k),
+            top_p=real("generate", "top_p", top_p),
+            seed=natural("generate", "seed", seed, limit=2**64),
+        )
 
         def tokens():
             token = sequence.append(ids)

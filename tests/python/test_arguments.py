@@ -68,7 +68,7 @@ WRONG = {
     "dloss": NO_NUMBERS,
     "causal": ["no", 2, None, 0.5],
     "interleaved": ["no", 2, None, 0.5],
-    "window": [3, (1,), (1, 2, 3), ("a", 0), (0.5, 0), (2**70, 0), None, "ab"],
+    "window": [3, (1,), (1, 2, 3), ("a", 0), (0.5, 0), (2**70, 0), (-2, 0), (0, numpy.int64(-7)), None, "ab"],
     "block_mask": [3, numpy.ones((1, 1), bool), (numpy.ones((1, 1), bool), 0), (numpy.ones((1, 1), bool), "a"),
                    (numpy.ones((7, 1), bool), 64), (None, -1, 2), ("a", 64)],
     "first_position": [0.5, "a", None, 2**70],

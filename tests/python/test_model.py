@@ -202,8 +202,40 @@ def test_refusals(model, tmp_path):
         katt.Llama(TINY, dtype="f64")
     with pytest.raises(ValueError, match="token 1000000: expected 0 to 256"):
         model.generate([10**6], 1)
-    with pytest.raises(ValueError, match="chunk: holds 0, expected at least 1"):
-        model.generate([1], 1, chunk=0)
     for call in (model.logits, model.generate):
         with pytest.raises(ValueError, match="token ids: 'float' object cannot be interpreted as an integer"):
             call([1, 2.5])
+        with pytest.raises(ValueError, match="token ids: holds a number of 71 bits, expected ids of the vocabulary"):
+            call([1, 2**70])
+
+
+NO_NATURALS = [-1, 0.5, "a", None, 2**70]
+NO_REALS = ["0.5", None, 1j, [0.5], 10**400]
+WRONG = {"max_new_tokens": [0, *NO_NATURALS], "chunk": [0, *NO_NATURALS], "top_k": NO_NATURALS, "seed": NO_NATURALS,
+         "temperature": [-1.0, *NO_REALS], "top_p": [0.0, 2.0, *NO_REALS]}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_wrong_numbers_are_one_line(model, name, value):
+    for call in (model.generate, model.stream):
+        with pytest.raises(ValueError, match=name.replace("top_", "top[_-]") + ": holds .*, expected ") as error:
+            call([1], **{name: value})
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"seed": -1}, "Llama: seed: holds -1, expected an integer of at least 0"),
+    ({"seed": 2**64}, f"Llama: seed: holds {2**64}, expected at most {2**64 - 1}"),
+    ({"seed": 0.5}, "Llama: seed: holds 0.5, expected an integer"), ({"threads": None}, "Llama: threads: holds None"),
+    ({"threads": 2**31}, "Llama: threads: holds "), ({"dtype": None}, "dtype None: unknown"),
+    ({"dtype": 3}, "dtype 3: unknown; expected f32, f16, bf16"),
+])  # fmt: skip
+def test_a_model_is_made_of_right_numbers(arguments, words):
+    with pytest.raises(ValueError, match=words) as error:
+        katt.Llama(TINY, **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_of_numpy_are_numbers(model):
+    new = model.generate([1, 2], numpy.int64(3), top_k=numpy.int32(5), temperature=numpy.float32(0.5), seed=2**64 - 1)
+    assert 1 <= len(new) <= 3
