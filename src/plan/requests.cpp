@@ -100,6 +100,12 @@ std::vector<Setting> settings_for(const VariantInfo& info, const ConfigRequest& 
 
 }  // namespace
 
+std::string comma_note(const AxisText& typed) {
+  return typed.text.find(',') == std::string::npos
+             ? ""
+             : "; a comma separates candidates, expected paths without one";
+}
+
 std::vector<NamedCandidate> read_candidates(const AxisText& typed) {
   std::vector<NamedCandidate> candidates;
   for (const std::string& item : split(typed.text, ',')) {
@@ -115,7 +121,8 @@ std::vector<NamedCandidate> read_candidates(const AxisText& typed) {
     if (!is_name(one.name)) {
       throw InputError(where + ": \"" + truncated(one.name, 40) +
                        "\" is no name for its rows, expected NAME=PATH, a name of letters, digits "
-                       "and '_', at most 32");
+                       "and '_', at most 32" +
+                       comma_note(typed));
     }
     candidates.push_back(std::move(one));
   }

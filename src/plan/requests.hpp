@@ -41,6 +41,10 @@ struct NamedCandidate {
 /// what is no name.
 [[nodiscard]] std::vector<NamedCandidate> read_candidates(const AxisText& typed);
 
+/// The end of a refusal of one of several candidates, whose path may be a part of one with a comma.
+/// Empty for a single candidate.
+[[nodiscard]] std::string comma_note(const AxisText& typed);
+
 /// The variants, peers, candidates and tiles among the typed axes. Throws InputError for the first error.
 [[nodiscard]] ConfigRequest read_configs(const SweepEntry& entry,
                                          const std::map<std::string, const AxisText*>& typed);

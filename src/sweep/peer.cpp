@@ -202,6 +202,9 @@ void check_candidates(SweepRequest& request) {
           throw InputError(axis.where + " " + one.path + ": " + one.name +
                            " is the name of a peer, expected another name, NAME=PATH");
         }
+        if (std::error_code error; !std::filesystem::exists(one.path, error)) {
+          throw InputError(axis.where + " " + one.path + ": no such file" + comma_note(axis));
+        }
         const auto known = settings.candidates.find(one.name);
         if (known == settings.candidates.end()) {
           settings.candidates.emplace(

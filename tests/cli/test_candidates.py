@@ -211,6 +211,12 @@ def test_what_is_no_candidate_is_refused(katt, tmp_path):
     assert "expected the path" in refusal(katt, "mine=")
     assert "is the name of a peer" in refusal(katt, f"torch_eager={tmp_path}/text.so")
     assert "expected NAME=PATH" in refusal(katt, tmp_path / "a-b.so")
+    (tmp_path / "with,comma.py").write_text(NUMPY)
+    ends = "; a comma separates candidates, expected paths without one"
+    assert refusal(katt, "mine=with,comma.py") == f"katt: --candidate with: no such file{ends}"
+    assert refusal(katt, "with,1-2.py").endswith(ends)
+    (tmp_path / "sweep.toml").write_text('op = "swiglu"\ncandidate = ["mine=with,comma.py"]\n')
+    assert katt.refuses("sweep", "sweep.toml", "-o", "out.h5").endswith(f": no such file{ends}")
 
 
 def test_a_library_that_cannot_serve_is_refused(katt, tmp_path):
