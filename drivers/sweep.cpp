@@ -16,10 +16,12 @@
 #include "drivers/summaries.hpp"
 #include "io/outputs.hpp"
 #include "io/printable.hpp"
+#include "io/safetensors.hpp"
 #include "machine/affinity.hpp"
 #include "plan/axes.hpp"
 #include "plan/forecast.hpp"
 #include "plan/tuning.hpp"
+#include "process/sha256.hpp"
 #include "process/watch.hpp"
 #include "ranks/communicator.hpp"
 #include "sweep/sweep_ranks.hpp"
@@ -109,6 +111,9 @@ int sweep_command(const Invocation& invocation) {
     for (const bench::SweepEntry& entry : request.entries) bench::add_once(ops, entry.op);
     for (const std::string& rule : bench::split(rules, ',')) {
       for (const bench::Operator* op : ops) op->add_rule(rule);
+      if (ops.empty()) continue;
+      request.settings.score_rules[io::Safetensors(rule).metadata().at("name")] =
+          bench::sha256_of_file(rule);
     }
   });
   if (!line.parse(invocation)) return 0;

@@ -54,6 +54,7 @@ struct Settings {
   std::string peer_program{};    ///< program that runs the peers; empty: usual_peer_program()
   double peer_timeout_s = 300;   ///< a peer that is silent for longer has failed
   std::map<std::string, CandidateFile> candidates{};  ///< kernels of the user, by name
+  std::map<std::string, std::string> score_rules{};   ///< SHA-256 of the user's files, by name
   std::string
       candidate_program{};  ///< program that runs candidates in Python; empty: the usual one
   bool untrusted = false;   ///< candidates and peers run in the cage of process/sandbox.hpp

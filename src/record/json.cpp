@@ -39,7 +39,8 @@ std::string settings_json(const Settings& settings) {
                      {"peer_timeout_s", settings.peer_timeout_s},
                      {"seed", settings.seed},
                      {"paired_goal", settings.paired_goal},
-                     {"race", settings.race}});
+                     {"race", settings.race},
+                     {"score_rules", settings.score_rules}});
 }
 
 std::string entries_json(std::span<const SweepEntry> entries) {

@@ -28,15 +28,23 @@ std::size_t column_index(const std::vector<io::Column>& columns, std::string_vie
                                   columns.begin());
 }
 
+/// "rows paired with softcap=0", or "rows of no pair".
+std::string rows_paired(const std::string& to) {
+  return to.empty() ? "rows of no pair" : "rows paired with " + to;
+}
+
 /// The tasks without the rows that are already in the file, which it adds to the summary. A group of
 /// paired points that lacks a row is measured again as a whole: a later row replaces an earlier one.
+/// Throws InputError when a row is paired in another way.
 std::vector<Task> remaining(const Registry& registry, const std::vector<Task>& tasks,
                             const std::vector<io::Column>& columns, const io::ResultFile& file,
-                            bool cold, SweepSummary& summary) {
+                            const std::filesystem::path& output, bool cold, SweepSummary& summary) {
   const std::size_t status = column_index(columns, "status");
-  std::map<std::string, std::string> known;  // status by key
+  const std::size_t paired_to = column_index(columns, "paired_to");
+  std::map<std::string, std::pair<std::string, std::string>> known;  // status and pair by key
   for (const auto& cells : file.rows()) {
-    known[row_key(registry, columns, cells)] = std::get<std::string>(cells[status]);
+    known[row_key(registry, columns, cells)] = {std::get<std::string>(cells[status]),
+                                                std::get<std::string>(cells[paired_to])};
   }
   std::vector<Task> left;
   for (const auto& group : groups_of(std::span(tasks))) {
@@ -52,9 +60,15 @@ std::vector<Task> remaining(const Registry& registry, const std::vector<Task>& t
             make_row(columns, task.planned, not_run(config, Status::ok()), {.cold = cold});
         const auto found = known.find(row_key(registry, columns, row.cells));
         if (found != known.end()) {
+          const auto& [known_status, known_pair] = found->second;
+          const auto& pair = std::get<std::string>(row.cells[paired_to]);
+          if (known_pair != pair) {
+            throw InputError("--paired: " + output.string() + " holds " + rows_paired(known_pair) +
+                             ", expected " + rows_paired(pair) + ", or a new output");
+          }
           ++held;
-          failed += found->second == "failed" ? 1 : 0;
-          suspect += found->second == "suspect" ? 1 : 0;
+          failed += known_status == "failed" ? 1 : 0;
+          suspect += known_status == "suspect" ? 1 : 0;
           continue;
         }
         one.planned.configs.push_back(config);
@@ -98,21 +112,34 @@ void check_part(const std::filesystem::path& output, const Part& part) {
   }
 }
 
-/// Throws InputError when the file holds rows of a candidate that was another file then.
-void check_held(const std::filesystem::path& output,
-                const std::map<std::string, CandidateFile>& candidates) {
+/// A text in a JSON object; empty where there is none.
+std::string member(const nlohmann::json& object, const std::string& name) {
+  const auto found = object.find(name);
+  return found == object.end() || !found->is_string() ? "" : found->get<std::string>();
+}
+
+/// Throws InputError when the file holds rows of a candidate, or of a score rule, that was another
+/// file then.
+void check_held(const std::filesystem::path& output, const Settings& settings) {
+  const auto refuse = [&](const std::string& option, const std::string& held) {
+    throw InputError(option + ": " + output.string() + " holds rows of another file (" + held +
+                     "), expected that one, or a new output");
+  };
   for (const io::RunRecord& run : io::read_runs(output)) {
     const auto told = nlohmann::json::parse(run.text("peers"), nullptr, false);
-    for (const auto& [name, file] : candidates) {
-      const auto held = told.find(name);
-      if (held == told.end() || !held->is_string()) continue;
-      const std::string about = held->get<std::string>();
+    for (const auto& [name, file] : settings.candidates) {
+      const std::string about = member(told, name);
       if (about.find("SHA-256 ") == std::string::npos ||
           about.find(file.sha256) != std::string::npos)
         continue;
-      throw InputError("--candidate " + name + "=" + file.path.string() + ": " + output.string() +
-                       " holds rows of another file (" + about +
-                       "), expected that one, or a new output");
+      refuse("--candidate " + name + "=" + file.path.string(), about);
+    }
+    const auto held = nlohmann::json::parse(run.text("settings"), nullptr, false);
+    for (const auto& [name, sha256] : settings.score_rules) {
+      const auto rules = held.find("score_rules");
+      const std::string before = rules == held.end() ? "" : member(*rules, name);
+      if (before.empty() || before == sha256) continue;
+      refuse("--score-rule-file of " + name, "SHA-256 " + before);
     }
   }
 }
@@ -142,9 +169,10 @@ SweepRecord::SweepRecord(const Registry& registry, const SweepRequest& request,
       part_(part_of(plan, options.shard, request.settings)) {
   if (resumes(options)) {
     check_part(options.output, part_);
-    check_held(options.output, request.settings.candidates);
+    check_held(options.output, request.settings);
   }
-  tasks_ = remaining(registry, part_.tasks, columns_, file_, request.settings.cold, summary_);
+  tasks_ = remaining(registry, part_.tasks, columns_, file_, options.output, request.settings.cold,
+                     summary_);
 }
 
 std::string SweepRecord::begin_run(io::Attributes provenance,

@@ -38,6 +38,11 @@ def test_parts_and_ranks_keep_groups_together(katt, ranks):  # noqa: F811
     assert done.returncode == 2 and "has 4 groups of paired points" in done.stderr
     done = katt(*SWEEP, "--resume", "-o", "three.h5")
     assert done.returncode == 0 and "nothing left to do" in done.stderr
+    assert katt.refuses(*SWEEP[:-2], "--resume", "-o", "one.h5") == (
+        "katt: --paired: one.h5 holds rows paired with block_density=1, expected rows of no pair, or a new output")
+    for other in ("block_density=0.5", "block_density,heads"):
+        line = katt.refuses(*SWEEP[:-1], other, "--resume", "-o", "one.h5")
+        assert line.startswith("katt: --paired: one.h5 holds rows paired with block_density=1, expected rows paired with ")
 
 
 def test_a_sweep_of_all_ranks_is_paired(katt, ranks):  # noqa: F811

@@ -94,6 +94,19 @@ def test_entries_of_a_file_name_their_rules(tmp_path):
     )
 
 
+def test_resume_knows_another_rule_of_the_same_name(tmp_path):
+    def capped(limit):
+        return lambda score, b, h, q, k: limit * numpy.tanh(score / limit)
+
+    output, more = tmp_path / "out.h5", {"variant": "flash", "dtype": "f32"}
+    sweep({"capped": capped(2)}, output=output, **more)
+    assert len(sweep({"capped": capped(2)}, output=output, resume=True, **more).frame) == 1
+    message = "--score-rule-file of capped: .*out.h5 holds rows of another file .SHA-256 .*expected that one, or a new output"
+    with pytest.raises(ValueError, match=message):
+        sweep({"capped": capped(3)}, output=output, resume=True, **more)
+    assert len(sweep({"other": capped(3)}, output=output, resume=True, **more).frame) == 2
+
+
 @pytest.mark.parametrize(("rules", "message"), [
     ([softcap, softcap], "score_rule: holds two rules of the name softcap, expected a dict with a name for each"),
     ({"a b": softcap}, "score_rule: holds the name 'a b', expected letters, digits and _, and not none"),
