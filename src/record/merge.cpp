@@ -9,6 +9,7 @@
 #include "plan/axes.hpp"
 #include "plan/shard.hpp"
 #include "record/results.hpp"
+#include "record/row_cells.hpp"
 
 namespace katt::bench {
 namespace {
@@ -44,8 +45,8 @@ class Merger {
   Merger(const Registry& registry, std::vector<io::Column> columns)
       : registry_(registry),
         columns_(std::move(columns)),
-        run_at_(index_of("run")),
-        point_at_(index_of("point")) {}
+        run_at_(column_index(columns_, "run")),
+        point_at_(column_index(columns_, "point")) {}
 
   void add(const std::filesystem::path& file) {
     io::ResultContents contents = io::read_result(file, columns_);
@@ -95,11 +96,6 @@ class Merger {
       return done.contains(part) || points.at(part).size() >= rows.at(part);
     }
   };
-
-  [[nodiscard]] std::size_t index_of(std::string_view name) const {
-    const auto found = std::ranges::find(columns_, name, &io::Column::name);
-    return static_cast<std::size_t>(found - columns_.begin());
-  }
 
   /// True when a run with the same attributes and the same rows was added before.
   [[nodiscard]] bool is_there(const io::RunRecord& run, const std::vector<io::Row>& rows) const {
@@ -174,7 +170,7 @@ class Merger {
     if (merged_.duplicates++ > 0) return;
     std::vector<std::string> words;
     for (const char* name : {"op", "pass", "variant", "dtype"}) {
-      words.push_back(std::get<std::string>(row.cells[index_of(name)]));
+      words.push_back(std::get<std::string>(row.cells[column_index(columns_, name)]));
     }
     merged_.first_duplicate =
         join(words, " ") + " in " + known->second.second + " and " + file.filename().string();

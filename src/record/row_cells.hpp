@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -10,6 +12,13 @@
 #include "io/hdf5/result_file.hpp"
 
 namespace katt::bench {
+
+/// The place of a column that is there.
+[[nodiscard]] inline std::size_t column_index(const std::vector<io::Column>& columns,
+                                              std::string_view name) {
+  return static_cast<std::size_t>(std::ranges::find(columns, name, &io::Column::name) -
+                                  columns.begin());
+}
 
 /// The cells of a row by the names of their columns. Refers to both.
 class RowCells {

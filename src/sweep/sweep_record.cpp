@@ -4,7 +4,6 @@
 #include <iterator>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 #include "plan/forecast.hpp"
 #include "record/provenance.hpp"
 #include "record/results.hpp"
+#include "record/row_cells.hpp"
 
 namespace katt::bench {
 namespace {
@@ -21,11 +21,6 @@ namespace {
 bool resumes(const SweepOptions& options) {
   std::error_code error;
   return options.resume && std::filesystem::exists(options.output, error);
-}
-
-std::size_t column_index(const std::vector<io::Column>& columns, std::string_view name) {
-  return static_cast<std::size_t>(std::ranges::find(columns, name, &io::Column::name) -
-                                  columns.begin());
 }
 
 /// "rows paired with softcap=0", or "rows of no pair".
