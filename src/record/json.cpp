@@ -27,20 +27,21 @@ std::string environment_json() {
 }
 
 std::string settings_json(const Settings& settings) {
-  return dumped(Json{{"rounds", settings.rounds},
-                     {"min_rounds", settings.min_rounds},
-                     {"max_rounds", settings.max_rounds},
-                     {"budget_s", settings.budget_s},
-                     {"precision", settings.precision},
-                     {"shortest_s", settings.shortest_s},
-                     {"batch_s", settings.batch_s},
-                     {"cold", settings.cold},
-                     {"bind", settings.bind},
-                     {"peer_timeout_s", settings.peer_timeout_s},
-                     {"seed", settings.seed},
-                     {"paired_goal", settings.paired_goal},
-                     {"race", settings.race},
-                     {"score_rules", settings.score_rules}});
+  Json json{{"rounds", settings.rounds},
+            {"min_rounds", settings.min_rounds},
+            {"max_rounds", settings.max_rounds},
+            {"budget_s", settings.budget_s},
+            {"precision", settings.precision},
+            {"shortest_s", settings.shortest_s},
+            {"batch_s", settings.batch_s},
+            {"cold", settings.cold},
+            {"bind", settings.bind},
+            {"peer_timeout_s", settings.peer_timeout_s},
+            {"seed", settings.seed},
+            {"paired_goal", settings.paired_goal},
+            {"race", settings.race}};
+  if (!settings.score_rules.empty()) json["score_rules"] = settings.score_rules;
+  return dumped(json);
 }
 
 std::string entries_json(std::span<const SweepEntry> entries) {
