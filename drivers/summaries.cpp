@@ -81,15 +81,13 @@ Json code_json() {
 
 Json operator_json(const Operator& op) {
   Json axes = Json::array();
-  for (const auto& specs : {common_axes(op), op.axes()}) {
-    for (const AxisSpec& axis : specs) {
-      axes.push_back({{"name", axis.name},
-                      {"short_name", axis.short_name},
-                      {"default", value_json(axis.fallback)},
-                      {"follows", axis.follows},
-                      {"choices", axis.choices},
-                      {"help", axis.help}});
-    }
+  for (const AxisSpec& axis : all_axes(op)) {
+    axes.push_back({{"name", axis.name},
+                    {"short_name", axis.short_name},
+                    {"default", value_json(axis.fallback)},
+                    {"follows", axis.follows},
+                    {"choices", axis.choices},
+                    {"help", axis.help}});
   }
   Json variants = Json::array();
   for (const Backend backend : all_backends) {

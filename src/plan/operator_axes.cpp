@@ -1,6 +1,7 @@
 #include "plan/operator_axes.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "machine/machine.hpp"
 #include "plan/axes.hpp"
@@ -30,6 +31,12 @@ std::vector<AxisSpec> common_axes(const Operator& op) {
        .help = "host threads (default: every core)"},
       {.name = "dtype", .fallback = std::string("f32"), .choices = dtypes, .help = "element type"},
   };
+}
+
+std::vector<AxisSpec> all_axes(const Operator& op) {
+  std::vector<AxisSpec> axes = common_axes(op);
+  for (AxisSpec& axis : op.axes()) axes.push_back(std::move(axis));
+  return axes;
 }
 
 std::vector<std::string> axis_keys(const Operator& op) {

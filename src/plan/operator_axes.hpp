@@ -23,6 +23,8 @@ void for_each_variant(const Operator& op, const F& f) {
 
 /// The axes of every operator: pass, backend, threads, dtype.
 [[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
+/// These, and then the operator's own.
+[[nodiscard]] std::vector<AxisSpec> all_axes(const Operator& op);
 
 /// Every key that an entry of this operator may hold: axes by name and short name, variant, peer,
 /// candidate, tile, tile_q, tile_kv, paired.

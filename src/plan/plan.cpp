@@ -28,13 +28,11 @@ class Planner {
     const auto typed = typed_axes(entry);
     ConfigRequest request = read_configs(entry, typed);
     std::vector<EntryAxis> axes;
-    for (const auto& specs : {common_axes(*entry.op), entry.op->axes()}) {
-      for (const AxisSpec& spec : specs) {
-        if (const auto text = typed.find(spec.name); text != typed.end()) {
-          axes.push_back({spec.name, parse_axis(spec, *text->second)});
-        } else if (spec.name == "pass" || spec.name == "backend") {
-          axes.push_back({spec.name, {spec.fallback}});
-        }
+    for (const AxisSpec& spec : all_axes(*entry.op)) {
+      if (const auto text = typed.find(spec.name); text != typed.end()) {
+        axes.push_back({spec.name, parse_axis(spec, *text->second)});
+      } else if (spec.name == "pass" || spec.name == "backend") {
+        axes.push_back({spec.name, {spec.fallback}});
       }
     }
     std::size_t points = 1;  // at most 10,000 a factor, and the loop ends before they are many

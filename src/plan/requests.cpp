@@ -223,14 +223,8 @@ std::vector<std::pair<std::string, AxisValue>> read_paired(const SweepEntry& ent
     }
     AxisValue reference = axis->values.front();
     if (key.size() < item.size()) {
-      const AxisSpec* spec = nullptr;
-      const auto common = common_axes(*entry.op);
-      const auto own = entry.op->axes();
-      for (const auto* specs : {&common, &own}) {
-        for (const AxisSpec& one : *specs) {
-          if (one.name == name) spec = &one;
-        }
-      }
+      const auto specs = all_axes(*entry.op);
+      const auto spec = std::ranges::find(specs, name, &AxisSpec::name);
       const std::string text = item.substr(key.size() + 1);
       const auto values = parse_axis(*spec, {.key = name, .text = text, .where = where});
       if (values.size() != 1 ||
