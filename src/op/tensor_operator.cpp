@@ -79,7 +79,7 @@ Problem read_problem(const TensorOperatorData& op, const io::CaseFile& in) {
   }
   for (const AxisSpec& axis : op.axes()) {
     if (std::holds_alternative<std::int64_t>(axis.fallback)) {
-      // of negative numbers at most -1 has a meaning: none
+      // -1 may stand for none; no other negative number has a meaning
       const std::int64_t value = in.integer(axis.name, 0);
       if (value < 0 && static_cast<double>(value) < axis.minimum) {
         in.reject(axis.name, "holds " + std::to_string(value) + ", expected at least " +
