@@ -10,7 +10,7 @@
 #include "tile/rows/stream.hpp"
 
 /// The functor of layer normalisation. A row comes from memory once in a launch, and from cache in
-/// its later loops, which ask for the next row.
+/// its later loops. The last of them asks for the next row: where it writes, reads and writes overlap.
 namespace katt::layernorm::impl {
 
 /// Statistics of a row, multiplied by `scale` first: mean and 1/√(variance + scale² · eps); backward also mean(g)
@@ -40,12 +40,12 @@ struct Pass {
     const auto tokens = static_cast<std::int64_t>(x.extent(0));
     const std::int64_t begin = block * block_rows;
     for (std::int64_t t = begin; t < begin + block_rows && t < tokens; ++t) {
-      const Statistics row =
-          step == Step::results ? stored[t] : statistics(team, t, t + 1 < tokens);
+      const bool more = t + 1 < tokens;
+      const Statistics row = step == Step::results ? stored[t] : statistics(team, t, more);
       if constexpr (step == Step::statistics) {
         if (team.team_rank() == 0) stored[t] = row;
       } else {
-        write(team, t, row, backward ? partial + block * 2 * columns() : nullptr, t == begin);
+        write(team, t, row, backward ? partial + block * 2 * columns() : nullptr, t == begin, more);
       }
     }
     if constexpr (stream) tile::stream_fence();
@@ -65,7 +65,7 @@ struct Pass {
       const auto n = static_cast<float>(columns());
       const auto sums =
           tile::row_sums<Exec, 2>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[2]) {
-            ask(dout, t, i, more);
+            if (step == Step::statistics) ask<V>(dout, t, i, more);
             terms[0] = load<V>(dout, t, i) * tile::load<V>(weight + i);
             terms[1] = terms[0] * tile::fma(load<V>(x, t, i), V(row.scale), V(-row.mean));
           });
@@ -93,7 +93,7 @@ struct Pass {
     row.mean = values.of[0] / n;
     const auto squares =
         tile::row_sums<Exec, 1>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[1]) {
-          ask(x, t, i, more);
+          if (step == Step::statistics) ask<V>(x, t, i, more);
           const V away = value.template operator()<V>(i) - V(row.mean);
           terms[0] = away * away;
         });
@@ -101,31 +101,42 @@ struct Pass {
     return row;
   }
 
-  /// Asks for an element of the next row, if there is one.
+  /// Asks for N vectors of the next row, if there is one.
+  template <class V, int N = 1>
   KOKKOS_FORCEINLINE_FUNCTION static void ask(const StridedView<const T, 2, Memory>& tensor,
                                               std::int64_t t, std::int64_t i, bool more) {
-    if (is_host_v<Exec> && more) tile::prefetch(&tensor(t + 1, i));
+    if constexpr (is_host_v<Exec>) {
+      constexpr int line = 64 / sizeof(T);
+      for (int k = 0; more && k < N * tile::width_v<V>; k += line) {
+        tile::prefetch(&tensor(t + 1, i + k));
+      }
+    }
   }
 
   /// out of a row; or dx, and its part of the sums.
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION void write(const Team& team, std::int64_t t, const Statistics& row,
-                                         float* sums, bool first) const {
+                                         float* sums, bool first, bool more) const {
     using Vec = tile::VecOf<Exec>;
     constexpr int chunks = backward ? 1 : 2;  // of five tensors, or three
     // The forward pass has no sums.
     const auto sums_at = [=](std::int64_t i) { return backward ? sums + i : nullptr; };
     tile::for_column_pairs<Exec, chunks>(
-        team, columns(), [&](std::int64_t i, int) { put<2, Vec>(t, i, row, sums_at(i), first); },
-        [&]<class V = Vec>(std::int64_t i, int) { put<1, V>(t, i, row, sums_at(i), first); },
-        [&](std::int64_t i) { put<1, float>(t, i, row, sums_at(i), first); });
+        team, columns(),
+        [&](std::int64_t i, int) { put<2, Vec>(t, i, row, sums_at(i), first, more); },
+        [&]<class V = Vec>(std::int64_t i, int) { put<1, V>(t, i, row, sums_at(i), first, more); },
+        [&](std::int64_t i) { put<1, float>(t, i, row, sums_at(i), first, more); });
   }
 
   /// The same of N vectors, or an element: all loads, then all stores.
   template <int N, class V>
   KOKKOS_FORCEINLINE_FUNCTION void put(std::int64_t t, std::int64_t i, const Statistics& row,
-                                       float* sums, bool first) const {
+                                       float* sums, bool first, bool more) const {
     V hat[N], gain[N], other[N], value[N];
+    if (step == Step::all) {
+      ask<V, N>(x, t, i, more);
+      if (backward) ask<V, N>(dout, t, i, more);
+    }
     tile::load_all(&x(t, i), hat);
     tile::load_all(weight + i, gain);
     tile::load_all(backward ? &dout(t, i) : bias + i, other);
