@@ -312,16 +312,23 @@ TEST(Rmsnorm, BytesOfAVectorAreThoseOfItsElements) {
 }
 
 TEST(Rmsnorm, AutoStreamsOutputsThatAreLargeEnough) {
-  const auto chosen = [](std::int64_t bytes) {
+  const auto chosen = [](std::int64_t bytes, bool adds) {
     const std::int64_t tokens = bytes / (4096 * 2);
     ForwardArgs args;
+    if (adds) {
+      args.residual = {nullptr, Dtype::bf16, {tokens, 4096}};
+      args.residual_out = {nullptr, Dtype::bf16, {tokens, 4096}};
+    }
     args.x = {nullptr, Dtype::bf16, {tokens, 4096}};
     args.weight = {nullptr, Dtype::bf16, {4096}};
     args.out = {nullptr, Dtype::bf16, {tokens, 4096}};
     return forward_variants<Host>().resolve(Host(), args, {}).variant;
   };
-  EXPECT_EQ(chosen(tile::stream_variant_bytes), tile::can_stream_v<Host> ? "stream" : "fused");
-  EXPECT_EQ(chosen(tile::stream_variant_bytes - 8192), "fused");
+  const char* stream = tile::can_stream_v<Host> ? "stream" : "fused";
+  EXPECT_EQ(chosen(tile::stream_variant_bytes, false), stream);
+  EXPECT_EQ(chosen(tile::stream_variant_bytes - 8192, false), "fused");
+  // Two outputs side by side, in half lines, reach memory slowly.
+  EXPECT_EQ(chosen(tile::stream_variant_bytes, true), tile::stores_whole_lines ? stream : "fused");
 }
 
 TEST(Rmsnorm, NoRowsGiveAZeroWeightGradient) {

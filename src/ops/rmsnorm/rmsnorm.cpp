@@ -92,12 +92,6 @@ constexpr const char* fused_description = "one pass over memory, everything in o
 constexpr const char* stream_description =
     "fused, with stores past the caches: for tensors larger than them";
 
-/// fused has 2.
-template <class Args>
-int stream_rank(const Args& args) {
-  return new_bytes(args) >= tile::stream_variant_bytes ? 3 : 1;
-}
-
 }  // namespace
 
 template <class Exec>
@@ -117,7 +111,10 @@ VariantTable<Exec, ForwardArgs>& forward_variants() {
        .run = fused_forward<Exec, false>},
       {.name = "stream",
        .description = stream_description,
-       .rank = stream_rank<ForwardArgs>,
+       .rank =
+           [](const ForwardArgs& args) {
+             return tile::stream_rank(new_bytes(args), args.x.dtype, args.adds() ? 2 : 1);
+           },
        .supports = tile::stream_support<Exec>(),
        .run = fused_forward<Exec, true>}};
   return table;
@@ -141,7 +138,10 @@ VariantTable<Exec, BackwardArgs>& backward_variants() {
        .run = fused_backward<Exec, false>},
       {.name = "stream",
        .description = stream_description,
-       .rank = stream_rank<BackwardArgs>,
+       .rank =
+           [](const BackwardArgs& args) {
+             return tile::stream_rank(new_bytes(args), args.x.dtype, 1);
+           },
        .supports = tile::stream_support<Exec>(),
        .workspace_bytes = partial_bytes<Exec>,
        .run = fused_backward<Exec, true>}};

@@ -60,7 +60,8 @@ VariantTable<Exec, Args> built_in_variants() {
        .description = "fused, with stores past the caches: for tensors larger than them",
        .rank =
            [](const Args& args) {
-             return new_bytes(impl::Turn(args)) >= tile::stream_variant_bytes ? 3 : 1;
+             const impl::Turn turn(args);  // the halves of a row, or pairs
+             return tile::stream_rank(new_bytes(turn), turn.in[0].dtype, turn.interleaved ? 1 : 2);
            },
        .supports = tile::stream_support<Exec>(),
        .run = fused<Exec, Args, true>}};

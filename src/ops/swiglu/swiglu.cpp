@@ -44,6 +44,7 @@ class Launcher {
   template <class Body, class... Outputs>
   void operator()(const char* label, const Body& body, const Outputs&... outputs) const {
     const bool stream =
+        tile::stores_whole_lines &&
         (tile::should_stream<Exec>(outputs.data, rows_, columns_, outputs.stride) && ...);
     tile::for_each_wide_vector<Body::chunks>(exec_, label, rows_, columns_, body, wide_, stream);
   }

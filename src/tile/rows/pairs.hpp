@@ -113,19 +113,19 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pairs(T* target, const Vec& even, const V
       store_to<Stream>(target, Vec(_mm512_permutex2var_ps(e, first, o)));
       store_to<Stream>(target + 16, Vec(_mm512_permutex2var_ps(e, second, o)));
     } else {
-      impl::store_line<Stream>(
+      impl::store_bits<Stream>(
           target, avx512::narrow_pairs<T>(static_cast<__m512>(even), static_cast<__m512>(odd)));
     }
 #elif defined(KATT_VEC_AVX2)
     const auto e = static_cast<__m256>(even);
     const auto o = static_cast<__m256>(odd);
     if constexpr (std::is_same_v<T, bf16>) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), avx2::narrow_pairs(e, o));
+      impl::store_bits<Stream>(target, avx2::narrow_pairs(e, o));
     } else {
       const __m256 low = _mm256_unpacklo_ps(e, o);
       const __m256 high = _mm256_unpackhi_ps(e, o);
-      store(target, Vec(_mm256_permute2f128_ps(low, high, 0x20)));
-      store(target + 8, Vec(_mm256_permute2f128_ps(low, high, 0x31)));
+      store_to<Stream>(target, Vec(_mm256_permute2f128_ps(low, high, 0x20)));
+      store_to<Stream>(target + 8, Vec(_mm256_permute2f128_ps(low, high, 0x31)));
     }
 #elif defined(KATT_VEC_NEON)
     const auto e = static_cast<float32x4_t>(even);

@@ -176,7 +176,7 @@ void low_rank(const Exec& exec, const GemmArgs& args, SkinnyUnit unit, Workspace
           items.set_chunk_size(1);
           Kokkos::parallel_for(label, items, Rows{args, packed});
         };
-        if constexpr (tile::can_stream_v<Exec>) {
+        if constexpr (tile::stores_whole_lines) {
           if (args.beta == 0.0F &&
               tile::should_stream<Exec>(static_cast<const C*>(args.c.data), args.m(), args.n(),
                                         args.c.stride[0])) {
