@@ -95,6 +95,7 @@ def test_a_failed_peer_is_listed(tmp_path, capsys):
     ('[[explained]]\nreason = "so"', "number 1 with no column, expected columns"),
     ('[[explained]]\ncolour = 1\nreason = "so"', "number 1 with colour, expected columns"),
     ("[[explained", "holds no TOML"),
+    pytest.param("x = " + "[" * 100_000, "holds no TOML", id="deep"),
 ])
 def test_a_bad_explanation_is_refused(slow, tmp_path, capsys, text, expected):
     (tmp_path / "why.toml").write_text(text)
@@ -105,7 +106,7 @@ def test_a_bad_explanation_is_refused(slow, tmp_path, capsys, text, expected):
 
 def test_a_missing_explanation_is_refused(slow, tmp_path, capsys):
     status, _, err = run(capsys, "baselines", slow, "--explained", tmp_path / "none.toml")
-    assert status == 2 and "none.toml: holds nothing that can be read" in err
+    assert status == 2 and "none.toml: holds nothing (no such file)" in err
 
 
 def test_the_limit_is_a_positive_number(slow, capsys):

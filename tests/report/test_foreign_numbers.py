@@ -5,8 +5,10 @@ import math
 import os
 
 import h5py
+import numpy as np
 import pytest
 import synthetic
+from katt_report import InputError, load
 from test_cli import run
 
 INF, NAN = math.inf, math.nan
@@ -33,16 +35,23 @@ def in_samples(file):
         samples[:3] = INF
 
 
+def in_samples_of_0(file):
+    for samples in file.samples.values():
+        samples[::2] = 0.0
+
+
 CHANGES = {
     "time inf": in_rows(time_s=INF), "time 1e308": in_rows(time_s=1e308), "time nan": in_rows(time_s=NAN),
     "flops inf": in_rows(flops=INF, tflops=INF), "ratio 0": in_rows(speedup=0.0, speedup_lo=0.0, speedup_hi=0.0, point=""),
     "times tiny": in_rows(time_s=1e-320, time_lo_s=1e-320, time_hi_s=1e-320, point="", speedup=NAN),
     "ends inf": in_rows(time_hi_s=INF, speedup_hi=INF, time_lo_s=0.0, speedup_lo=0.0),
     "axis inf": in_rows(softcap=INF), "axis nan": in_rows(softcap=NAN), "ceilings inf": in_ceilings, "samples inf": in_samples,
+    "bytes tiny": in_rows(bytes=1e-320), "samples 0": in_samples_of_0,
 }  # fmt: skip
 
 
 @pytest.mark.rendered
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # it would stand on stderr
 @pytest.mark.parametrize("how", CHANGES)
 def test_numbers_that_are_not_finite(how, tmp_path, capsys):
     path = made(tmp_path / "x.h5", CHANGES[how])
@@ -75,6 +84,64 @@ def test_json_of_others(wrong, tmp_path, capsys):
         status, out, err = run(capsys, command, tmp_path / "results")
         assert (status, out, err.count("\n")) == (2, "", 1) and "calls.json: holds " in err
     assert os.listdir(tmp_path / "results") == ["zen4-2c"]
+
+
+@pytest.mark.parametrize("wrong", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "soon"])
+def test_a_time_beyond_the_calendar_is_none(wrong, tmp_path, capsys, repository):
+    path = made(tmp_path / "x.h5", lambda file: file.runs["run-0001"].update(started_at=wrong))
+    for arguments in (["fresh", path, "--source", repository], ["history", path, path]):
+        assert run(capsys, *arguments)[::2] == (0, "")
+    assert run(capsys, "calibration", path, "--no-alarms")[0] == 2  # one run is too few
+
+
+def test_code_that_is_no_text(tmp_path, capsys, repository):
+    path = made(tmp_path / "x.h5", in_rows(code="abc"))
+    with h5py.File(path, "r+") as file:
+        file["code/abc"] = np.array([(1, 2)], [("file", "<i4"), ("tokens", "<i4")])
+    status, out, err = run(capsys, "fresh", path, "--source", repository)
+    assert (status, err) == (0, "") and out.endswith("0 of 4 rows are fresh\n")
+
+
+def test_columns_of_no_known_kind_are_refused(tmp_path, capsys):
+    path = made(tmp_path / "x.h5")
+    with h5py.File(path, "r+") as file:
+        table = file["points"][()]
+        del file["points"]
+        wide = np.zeros(len(table), [*((name, table.dtype[name]) for name in table.dtype.names), ("mine", "<c16")])
+        for name in table.dtype.names:
+            wide[name] = table[name]
+        file["points"] = wide
+    status, out, err = run(capsys, path, "--table")
+    assert (status, out) == (2, "")
+    assert err == f"katt-report: {path}: holds column mine of type complex128, expected a column of type scalar\n"
+
+
+@pytest.mark.parametrize("to", ["seq_q=many", "nonsense=1", "seq_q"])
+def test_points_paired_to_none(to, tmp_path, capsys):
+    ratios = dict.fromkeys(("paired_ratio", "paired_ratio_lo", "paired_ratio_hi"), 1.0)
+    path = made(tmp_path / "x.h5", in_rows(paired_to=to, **ratios))
+    assert run(capsys, path, "-o", tmp_path / "out")[::2] == (0, "")
+
+
+def test_a_table_that_is_none(tmp_path):
+    path = made(tmp_path / "x.h5")
+    with h5py.File(path, "r+") as file:
+        del file["ceilings/run-0001"]
+        file["ceilings/run-0001"] = [1.0]
+    with pytest.raises(InputError, match="damaged or truncated HDF5"):
+        load(path)
+
+
+def test_profiles_of_no_time(tmp_path, capsys):
+    def change(times, whole):
+        return lambda file: file.profiles.update({("run-0001", file.rows[0]["point"]): (1, whole, [
+            (b"outer", 0, 1.0, times[0]), (b"inner", 1, 1.0, times[1])])})  # fmt: skip
+
+    path = made(tmp_path / "x.h5", change((0.0, 1.0), 2.0))
+    assert run(capsys, path, "-o", tmp_path / "out")[::2] == (0, "")
+    path = made(tmp_path / "y.h5", change((1.0, 1.0), 0.0))
+    status, out, err = run(capsys, path, "-o", tmp_path / "out")
+    assert (status, out, err.count("\n")) == (2, "", 1) and "of 0 seconds, expected the time of a run" in err
 
 
 @pytest.mark.parametrize(("name", "value"), [("depth", -1), ("time_s", NAN), ("calls", INF)])

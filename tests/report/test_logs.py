@@ -110,3 +110,12 @@ def test_options_for_rows_are_refused_for_logs(tmp_path, capsys):
         assert "a log, which has no rows" in capsys.readouterr().err
     assert cli.main([path, "--table"]) == 0
     assert capsys.readouterr().out.startswith("2 steps: loss 3 to 2.")
+
+
+def test_logs_of_no_time_or_of_numbers_without_end(tmp_path, capsys):
+    paths = [training(tmp_path / "huge.h5", [1e300, 1e-320], lr=[1e308, -1e308]), training(tmp_path / "empty.h5", [])]
+    paths += [log(tmp_path / f"{index}.h5", rows) for index, rows in enumerate(
+        (ROWS[:0], ROWS[1:2], [("prefill", 0, 1, 0.0, 0, 0, b"", np.nan), *ROWS[1:3]]))]  # fmt: skip
+    for path in paths:
+        assert cli.main([str(path), "-o", str(tmp_path / "out")]) == 0, path
+        assert capsys.readouterr().err == ""

@@ -68,5 +68,16 @@ def test_files_that_cannot_be_compared_are_refused(predicted, measured, tmp_path
     assert "no measured row of predicted.h5" in capsys.readouterr().err
 
 
+def test_times_of_0_are_none(measured, tmp_path, capsys):
+    times = {(4096, "flash", 64): 0.0, (8192, "flash", 64): 0.0}
+    of_0 = write(tmp_path / "of_0.h5", times, lambda seconds: {"time_s": seconds})
+    file = write(tmp_path / "any.h5", {(4096, "flash", 64): 0.0, (8192, "flash", 64): 1e-3},
+                 columns=lambda seconds: {"predicted_time_s": seconds})  # fmt: skip
+    assert main(["predicted", file, measured]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 of 1 predictions were measured")
+    assert main(["predicted", file, of_0]) == 2
+    assert "no measured row of any.h5" in capsys.readouterr().err
+
+
 def test_predictions_are_no_result_of_a_machine(predicted, measured, tmp_path):
     assert [path.name for path in result_files([tmp_path])] == ["measured.h5"]

@@ -2,12 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 
 import h5py
 import pytest
 import synthetic
 from katt_report.cli import main
-from katt_report.published.readme import _file_line
+from katt_report.published.readme import _file_line, is_experiment
 from katt_report.published.source import open_source
 from katt_report.statistics import paired_ratio
 
@@ -196,7 +197,24 @@ def test_the_readme_of_results(tree, capsys):
     assert "results.md: holds nonsense, expected FILE QUANTITY" in capsys.readouterr().err
 
 
+def test_texts_that_are_none(tree, tmp_path, capsys):
+    experiment, folder = tree / "experiments" / "sweep", tree / "results" / "zen4-2c" / "sweep"
+    experiment.mkdir(parents=True)
+    for name in ("README.md", "results.md"):
+        (experiment / name).write_bytes(b"caf\xe9")
+        assert main(["readme", str(folder)]) == 2
+        assert f"{name}: holds no text (" in capsys.readouterr().err
+        (experiment / name).unlink()
+    (folder / "README.md").mkdir()
+    assert main(["readme", str(folder)]) == 2
+    assert "README.md: holds a folder, expected a file" in capsys.readouterr().err
+    (tmp_path / "latin.md").write_bytes(b"caf\xe9")
+    assert main(["readme", str(tmp_path / "latin.md")]) == 2
+    assert "latin.md: holds no text (" in capsys.readouterr().err
+
+
 def test_no_results(tmp_path, capsys):
+    assert not is_experiment(Path("/tmp")) and not is_experiment(Path("/"))
     assert main(["readme", str(tmp_path)]) == 2
     assert "holds no results" in capsys.readouterr().err
     assert main(["readme", str(tmp_path / "none.md")]) == 2

@@ -15,8 +15,9 @@ import numpy as np
 
 from katt_report import schema
 from katt_report.errors import InputError
-from katt_report.load import Results
-from katt_report.statistics import Interval, paired_ratio
+from katt_report.load import Results, text_of
+from katt_report.ratios import ratio_of
+from katt_report.statistics import Interval
 from katt_report.text import columns_text, list_text, names_text, ratio_text, seconds_text, usual_value
 
 LIMIT = 1.5
@@ -97,8 +98,7 @@ def _case(results: Results, row: dict, other: dict | None, peer: str) -> Case:
             return Case(row, missing=f"no row of {name}")
         if measured["status"] != "ok":
             return Case(row, missing=f"{name} {measured['status']}: {measured['reason']}")
-    samples = [results.samples_of(r) for r in (row, other)]
-    ratio = paired_ratio(*samples) if all(s is not None for s in samples) else None
+    ratio = ratio_of(results, row, other)
     if ratio is None:
         quotient = row["time_s"] / other["time_s"] if other["time_s"] > 0 else math.nan
         ratio = Interval(quotient, quotient, quotient) if math.isfinite(quotient) and quotient > 0 else None
@@ -109,10 +109,8 @@ def read_explanations(path: Path, columns: list[str]) -> list[Explanation]:
     """The tables [[explained]] of a TOML file, if any: columns and their values, and `reason`, which is not empty."""
     kind = "tables [[explained]] of columns and a reason"
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(path, f"nothing that can be read ({error.strerror})", kind) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(text_of(path, kind))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(path, f"no TOML ({error})", kind) from error
     tables = document.get("explained", [])
     if set(document) - {"explained"} or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):

@@ -5,14 +5,13 @@ The input is a file with the same sweep many times, a run each (experiments/cali
 
 import math
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from katt_report import schema
 from katt_report.errors import InputError
-from katt_report.load import Results
+from katt_report.load import Results, moment
 from katt_report.points import Points
 from katt_report.statistics import Interval, between_runs, coverage, coverage_left_out
 
@@ -206,10 +205,8 @@ def _share(flags: list[bool]) -> float:
 
 
 def _start(results: Results, key: tuple) -> float | None:
-    try:
-        return datetime.fromisoformat(str(results.runs[key]["started_at"])).timestamp()
-    except (KeyError, ValueError):
-        return None
+    started = moment(results.runs.get(key, {}).get("started_at"))
+    return started.timestamp() if started else None
 
 
 def _series(runs: list[Results]) -> dict[tuple[str, str], list[list[Interval | None]]]:

@@ -4,18 +4,17 @@ import os
 import signal
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from katt_report.commands import NAMES
 from katt_report.commands.parser import Parser, meant
-from katt_report.errors import InputError
+from katt_report.errors import FAILURES, InputError
 from katt_report.text import printable
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 `compare` found a regression or `baselines` an unexplained case above the limit, or the
-    output cannot be written (one line on stderr), 2 bad usage or input (one line), 3 `compare` cannot tell, 130
-    interrupted."""
+    """Exit status: 0 done; 1 `compare` found a regression, `baselines` an unexplained case above the limit, `--check` a
+    difference, or the output cannot be written (one line on stderr); 2 bad usage or input (one line); 3 `compare`
+    cannot tell; 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if sys.stderr is None:  # print(file=None) would write to standard output
         sys.stderr = open(os.devnull, "w")
@@ -31,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # katt_report/__init__.py
             signal.signal(signal.SIGINT, signal.default_int_handler)
         named = bool(arguments) and arguments[0] in NAMES
-        if not named and len(arguments) > 1 and not Path(arguments[0]).exists():
+        if not named and len(arguments) > 1 and not os.path.exists(arguments[0]):
             near = meant(arguments[0], NAMES)
             if near:
                 raise InputError(arguments[0], f"neither a command nor a file{near}", f"{', '.join(NAMES)} or a result file")
@@ -52,6 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if not error.filename:  # the rest of its buffer would be written, and reported, again at the end
             sys.stdout = None
+        elif error.errno not in FAILURES:  # a writer has made those an InputError
+            holds = f"nothing that can be read ({error.strerror})"
+            print(f"katt-report: {InputError(error.filename, holds, 'a file or folder')}", file=sys.stderr)
+            return 2
         name = error.filename or "standard output"
         print(f"katt-report: {printable(f'{name}: cannot be written ({error.strerror})')}", file=sys.stderr)
         return 1

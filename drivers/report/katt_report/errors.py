@@ -1,6 +1,11 @@
-"""The error that the user caused."""
+"""The error that the user caused, and those that the machine did."""
+
+import errno
 
 from katt_report.text import printable
+
+FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Errors without a fault of the named file or folder."""
 
 
 class InputError(Exception):

@@ -2,8 +2,10 @@
 
 import json
 import math
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import h5py
@@ -17,8 +19,8 @@ from katt_report.text import printable
 
 # A result file of a year of sweeps is a few megabytes; more than this is a damaged size field.
 _LARGEST_DATASET_BYTES = 1 << 30
-# No time, rate or ratio is larger; figures and quotients of larger numbers overflow.
-_LARGEST_NUMBER = 1e30
+# No time, rate or ratio is larger, or smaller but 0; figures and quotients of others overflow.
+_LARGEST_NUMBER, _SMALLEST_NUMBER = 1e30, 1e-30
 # Files once held the results of these engines under the name of the variant that chose among them.
 _ENGINES = ("amx", "avx512_bf16", "cublaslt")
 _VARIANTS_OF_ENGINES = {("attention", "flash"): "flash_{}", ("linear", "fused"): "{}"}
@@ -68,8 +70,8 @@ class Profile:
         return [part for part in self.parts if part.depth == 0]
 
     def inside(self, outer: Part) -> list[Part]:
-        """The parts that a part of depth 0 holds directly."""
-        return [part for part in self._below(outer) if part.depth == 1]
+        """The parts that a part of depth 0 holds directly; none of one that took no time."""
+        return [part for part in self._below(outer) if part.depth == 1 and outer.time_s > 0]
 
     def phase(self, outer: Part) -> "Profile":
         """The inside of a part of depth 0, as a profile of its own."""
@@ -179,35 +181,61 @@ def read(path: Path, source: str) -> Results:
     return opened(path, kind, lambda file: _read(file, path, source))
 
 
+def _check_is_file(path: Path, kind: str) -> None:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(path, "nothing (no such file)", kind) from None
+    except OSError as error:
+        raise InputError(path, f"nothing that can be read ({error.strerror})", kind) from error
+    if stat.S_ISDIR(mode):
+        raise InputError(path, "a folder", kind)
+    if not stat.S_ISREG(mode):  # reading a FIFO would wait
+        raise InputError(path, "a device or a FIFO", kind)
+
+
+def text_of(path: Path, kind: str) -> str:
+    """The text of a file in UTF-8. Throws InputError where there is none; `kind` names the expected kind."""
+    _check_is_file(path, kind)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(path, f"no text ({error})", kind) from error
+
+
+def moment(text) -> datetime | None:
+    """The time that an attribute of a run says, in UTC; None where it says none."""
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 def opened(path: Path, kind: str, use):
     """The result of `use` on an HDF5 file; damage becomes an InputError. `kind` names the expected
     kind."""
-    if not path.exists():
-        raise InputError(path, "nothing (no such file)", kind)
-    if path.is_dir():
-        raise InputError(path, "a folder", kind)
-    if not path.is_file():  # reading a FIFO would wait
-        raise InputError(path, "a device or a FIFO", kind)
+    _check_is_file(path, kind)
     try:
         if not h5py.is_hdf5(path):
             raise InputError(path, f"no HDF5 data ({path.stat().st_size} bytes of something else)", kind)
         with h5py.File(path, "r") as file:
             return use(file)
     # h5py reports damage below the top level as any of these, from whichever call meets it first.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError) as error:
+    except (OSError, RuntimeError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError,
+            MemoryError) as error:  # fmt: skip
         raise InputError(path, f"damaged or truncated HDF5 ({error})", kind) from error
 
 
 def _read(file: h5py.File, path: Path, source: str) -> Results:
     version = plain(file.attrs.get("schema"))
     if version != schema.SCHEMA:
-        holds = "no attribute schema" if version is None else f"schema {version}"
+        holds = "no attribute schema" if version is None else f"schema {version!r}"
         raise InputError(path, holds, f"schema {schema.SCHEMA}")
     points = _read_points(file, path)
     points.columns["source"] = np.full(len(points), source)
     samples, cycles = (
         {
-            (source, run, plain(point)): _measured(_checked(path, data)[()].ravel())
+            (source, run, plain(point)): measured(_checked(path, data)[()].ravel())
             for run, group in _groups(file, name)
             for point, data in group.items()
             if isinstance(data, h5py.Dataset)
@@ -224,7 +252,7 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
     ceilings = [
         Ceiling(
             plain(row["name"]),
-            float(_measured(row["value"])),
+            float(measured(row["value"])),
             plain(row["unit"]),
             int(row["threads"]),
             int(row["bytes"]),
@@ -242,7 +270,7 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         if isinstance(data, h5py.Dataset)
     }
     code = {
-        digest: {plain(row["file"]): plain(row["tokens"]) for row in _checked(path, data)[()]}
+        digest: {str(plain(row["file"])): str(plain(row["tokens"])) for row in _checked(path, data)[()]}
         for digest, data in _items(file, "code")
         if isinstance(data, h5py.Dataset)
     }
@@ -304,7 +332,10 @@ def read_profile(data: h5py.Dataset) -> Profile:
         )
         for row in data[()]
     ]
-    return Profile(int(data.attrs["runs"]), checked(data.attrs, "time_s"), parts)
+    whole = checked(data.attrs, "time_s")
+    if whole < _SMALLEST_NUMBER:
+        raise InputError(data.file.filename, f"{data.name} of 0 seconds", "the time of a run")
+    return Profile(int(data.attrs["runs"]), whole, parts)
 
 
 def _read_points(file: h5py.File, path: Path) -> Points:
@@ -328,10 +359,10 @@ def _read_points(file: h5py.File, path: Path) -> Points:
     for name in table.dtype.names:
         column = table[name]
         known = {**schema.REQUIRED, **schema.OPTIONAL}.get(name)
-        if column.ndim != 1 or (known and not schema.accepts(name, column.dtype.kind)):
+        if column.ndim != 1 or not schema.accepts(name, column.dtype.kind):
             raise InputError(path, f"column {name} of type {column.dtype}", f"a column of type {known or 'scalar'}")
         plainly = _plain_column(column, known)
-        columns[name] = plainly if schema.is_identity(name) else _measured(plainly, _is_upper_end(name))
+        columns[name] = plainly if schema.is_identity(name) else measured(plainly, _is_upper_end(name))
         if columns[name] is plainly and plainly.dtype.kind == "f" and not np.all(np.isfinite(plainly)):
             raise InputError(
                 path, f"column {name} with {plainly[~np.isfinite(plainly)][0]}", "finite values of an axis"
@@ -365,15 +396,15 @@ def _is_upper_end(name: str) -> bool:
     return name.removesuffix("_s").endswith("_hi")
 
 
-def _measured(values: np.ndarray, is_upper_end: bool = False) -> np.ndarray:
-    """Measured numbers, NaN in place of what no measurement gives; texts and whole numbers as they are.
+def measured(values: np.ndarray, is_upper_end: bool = False) -> np.ndarray:
+    """Measured numbers, NaN or 0 in place of what no measurement gives; texts and whole numbers as they are.
 
     The upper end of an interval may be infinite: one sample has no bound.
     """
     values = np.asarray(values)
     if values.dtype.kind != "f":
         return values
-    values = values.astype(np.float64)
+    values = np.where(np.abs(values) < _SMALLEST_NUMBER, 0.0, values.astype(np.float64))
     beyond = np.where(np.isnan(values), math.nan, math.inf) if is_upper_end else math.nan
     return np.where(np.abs(values) <= _LARGEST_NUMBER, values, beyond)
 

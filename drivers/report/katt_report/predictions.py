@@ -80,18 +80,18 @@ def compare_predictions(predicted: Results, measured: Results) -> Predictions:
     """Matches the rows of two files by the axes and the tile that ran; a predicted row without a tile stands for all of
     them. Of several measured rows the fastest counts, a failed one counts as not measured."""
     source = ", ".join(predicted.points.values("source"))
-    if not np.isfinite(predicted.points[schema.PREDICTED]).any():
+    if not (predicted.points[schema.PREDICTED] > 0).any():
         raise InputError(source, "no predicted time", f"rows with {schema.PREDICTED}")
     names = [name for name in predicted.points.identity if name in measured.points and name not in _NOT_COMPARED]
     times: dict[tuple, float] = {}
-    for row in measured.points.ok.rows():
+    for row in measured.points.where(measured.points["time_s"] > 0, status="ok").rows():
         for tile in ((0, 0), _tile(row)):
             key = (*(row[name] for name in names), *tile)
             times[key] = min(row["time_s"], times.get(key, math.inf))
     pairs = [
         Pair(row, times.get((*(row[name] for name in names), *_tile(row)), math.nan)) for row in predicted.points.rows()
     ]
-    found = Predictions([pair for pair in pairs if math.isfinite(pair.predicted_s)])
+    found = Predictions([pair for pair in pairs if pair.predicted_s > 0])
     if not found.met:
         file = ", ".join(measured.points.values("source"))
         raise InputError(file, f"no measured row of {source}", "the same axes and tiles")

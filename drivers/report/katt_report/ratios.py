@@ -50,7 +50,7 @@ def believable(results: Results) -> Results:
 def ratio_of(results: Results, base: dict, row: dict) -> Interval | None:
     """How many times faster `row` is than `base`: the median of the ratios round by round. None without samples."""
     pair = [results.samples_of(one) for one in (base, row)]
-    return paired_ratio(*pair) if all(samples is not None and len(samples) for samples in pair) else None
+    return None if any(samples is None for samples in pair) else paired_ratio(*pair)
 
 
 def with_baseline(results: Results, name: str) -> Results:

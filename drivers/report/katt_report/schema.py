@@ -55,10 +55,10 @@ TILES = ("tile", *EXTENTS)
 
 
 def accepts(name: str, kind: str) -> bool:
-    """True when a column stored with NumPy dtype kind `kind` may serve as the known column
-    `name`."""
-    wanted = {**REQUIRED, **OPTIONAL}[name]
-    return kind in _KINDS[wanted] or (wanted == REAL and name in _COUNTS and kind in "iu")
+    """True when a column stored with NumPy dtype kind `kind` may serve as the column `name`; an unknown one holds texts
+    or numbers."""
+    wanted = {**REQUIRED, **OPTIONAL}.get(name)
+    return kind in _KINDS.get(wanted, "SOUiubf") or (wanted == REAL and name in _COUNTS and kind in "iu")
 
 
 def default(kind: str):

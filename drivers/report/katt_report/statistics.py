@@ -87,7 +87,8 @@ def paired_ratio(numerator, denominator, level: float = 0.95) -> Interval | None
     rounds = min(len(numerator), len(denominator))
     if rounds == 0:
         return None
-    ratios = np.asarray(numerator[:rounds]) / np.asarray(denominator[:rounds])
+    with np.errstate(all="ignore"):  # a file may hold 0, or what is no time
+        ratios = np.asarray(numerator[:rounds]) / np.asarray(denominator[:rounds])
     ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
     return median_interval(ratios, level) if ratios.size else None
 

@@ -22,7 +22,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true",
                         help="write nothing; name the lines that differ, exit status 1 if there are any")  # fmt: skip
     options = parser.parse_args(arguments)
-    from katt_report.pages.output import write_file
+    from katt_report.load import text_of
+    from katt_report.pages.output import check_file, write_file
     from katt_report.published.markers import fill
     from katt_report.published.readme import experiments_below, readme
 
@@ -33,16 +34,12 @@ def run(arguments: list[str]) -> int:
             if not folders:
                 raise InputError(place, "no results", "results/MACHINE/EXPERIMENT, or a folder above")
             made |= {folder / "README.md": readme(folder) for folder in folders}
-        elif place.exists() and not place.is_file():  # reading a FIFO would wait
-            raise InputError(place, "no regular file", "a document, or a folder of results")
         else:
-            try:
-                made[place] = fill(place.read_text(), place)
-            except (OSError, UnicodeDecodeError) as error:
-                raise InputError(place, f"no text ({error})", "a document, or a folder of results") from error
+            made[place] = fill(text_of(place, "a document, or a folder of results"), place)
     differ = 0
     for path, text in made.items():
-        before = path.read_text(errors="replace") if path.exists() else ""
+        check_file("", path, [], overwrite=True)
+        before = path.read_text("utf-8", "replace") if path.exists() else ""
         if text == before:
             continue
         if options.check:

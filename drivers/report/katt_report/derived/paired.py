@@ -41,13 +41,17 @@ def paired_axes(points: Points) -> set[str]:
 def _is_reference(points: Points) -> np.ndarray:
     """The rows at the values that `paired_to` names."""
     return np.array([
-        all(_same(row[name], value) for name, _, value in (part.partition("=") for part in row["paired_to"].split(",")))
+        all(_same(row.get(name), value)
+            for name, _, value in (part.partition("=") for part in row["paired_to"].split(",")))
         for row in points.rows()
     ], bool)  # fmt: skip
 
 
 def _same(held, text: str) -> bool:
-    return held == text if isinstance(held, str) else float(held) == float(text)
+    try:
+        return held == text if isinstance(held, str) else float(held) == float(text)
+    except (TypeError, ValueError):  # no column of the file, or no value of its kind
+        return False
 
 
 def along_one_axis(group: Group) -> tuple[str | None, Points]:

@@ -31,7 +31,8 @@ def log_report(logs: list[Log], formats: tuple[str, ...] = FORMATS) -> dict[str,
         if plot:
             body.append(f"<h3>{plot.title}</h3>" + add_figure(plot, files, formats))
         if log.profile:
-            body.append(f"<h3>{TITLE}</h3>" + add_figure(phases(log, f"phases{which}"), files, formats))
+            plot = phases(log, f"phases{which}")
+            body.append(f"<h3>{TITLE}</h3>" + (add_figure(plot, files, formats) if plot else ""))
             body.append(profile_table(log.profile))
         rows = [[escape(key), escape(value)] for key, value in log.about.items()]
         body.append("<h3>About</h3>" + table([("", ""), ("", "")], rows) + "</section>")
@@ -108,10 +109,12 @@ def log_lines(log: Log) -> list[str]:
     return lines
 
 
-def phases(log: Log, name: str) -> style.Plot:
-    """A bar a phase, in the parts of its operators, relative to the whole."""
+def phases(log: Log, name: str) -> style.Plot | None:
+    """A bar a phase, in the parts of its operators, relative to the whole; None without a phase that took time."""
     profile = log.profile
     inside = {part.name: profile.phase(part) for part in profile.outermost if part.time_s > 0}
+    if not inside:
+        return None
     bars = [("", phase, parts, parts.time_s / profile.time_s) for phase, parts in inside.items()]
     with style.context():
         drawing, axes = style.grid(1, 1, 1.2 + 0.5 * len(bars))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from katt_report.errors import InputError
 from katt_report.isolation import load_isolated
-from katt_report.load import Results, about_peers, opened, plain
+from katt_report.load import Results, about_peers, moment, opened, plain
 from katt_report.published.cpp_tokens import token_hash
 from katt_report.published.machine import machine_name
 from katt_report.published.source import Source, open_source
@@ -97,7 +97,7 @@ class SourceTree:
         file = (self.root / path).resolve()
         if not file.is_relative_to(self.root) or not file.is_file():  # a foreign file may name any path
             return ""
-        return token_hash(file.read_text(errors="surrogateescape"))
+        return token_hash(file.read_text("utf-8", "surrogateescape"))
 
     def _commits_since(self, commit: str) -> int | None:
         """Commits of HEAD that `commit` lacks; None when the history does not hold it."""
@@ -177,10 +177,7 @@ def share(results: Results, tree: SourceTree, rows: Iterable[int] | None = None)
 
 def age(started_at: str, commit: str, tree: SourceTree) -> tuple[int | None, int | None]:
     """Days since a measurement, or since its commit where it has no time, and commits of the tree's history since."""
-    try:
-        since = datetime.fromisoformat(str(started_at)).astimezone(UTC)
-    except ValueError:
-        since = tree.commit_date(str(commit))
+    since = moment(started_at) or tree.commit_date(str(commit))
     days = max((datetime.now(UTC) - since).days, 0) if since else None
     return days, tree.commits_since(str(commit))
 

@@ -14,13 +14,12 @@ measurements of the machine (docs/measuring.md says how often it is wrong).
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 
 from katt_report import schema
 from katt_report.errors import InputError
-from katt_report.load import Results
+from katt_report.load import Results, moment
 from katt_report.published.files import peers_of, plain_values, point_axes
 from katt_report.published.fresh import SourceTree, machine_of
 from katt_report.ratios import believable
@@ -116,8 +115,8 @@ def _measurements(parts: list[Results], tree: SourceTree | None) -> dict[tuple[s
                 continue
             about = part.runs.get((row["source"], row["run"]), {})
             started, commit = str(about.get("started_at", "")), str(row["commit"])
-            date = tree.commit_date(commit) if tree else None
-            order = (date.isoformat() if date else _in_utc(started), started)
+            date = (tree.commit_date(commit) if tree else None) or moment(started)
+            order = (date.isoformat() if date else started, started)
             names = (*_WORDS, *_OTHERS, *axes[row["op"]])
             key = (machine_of(part, row), *zip(names, plain_values(row, names), strict=True))
             measurement = Measurement(order, commit, started, Interval(*bounds))
@@ -152,13 +151,6 @@ def _names(rows: list[dict]) -> list[str]:
 
 def _is_positive(value: float) -> bool:
     return value > 0 and math.isfinite(value)
-
-
-def _in_utc(started: str) -> str:
-    try:
-        return datetime.fromisoformat(started).astimezone(UTC).isoformat()
-    except ValueError:
-        return started
 
 
 def _between_runs(rows: list[list[Measurement]]) -> float:

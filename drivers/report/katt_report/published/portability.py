@@ -31,7 +31,8 @@ from katt_report.groups import sort_dtypes
 from katt_report.load import Results
 from katt_report.published.files import peers_of, plain_values, point_axes
 from katt_report.published.fresh import machine_of
-from katt_report.statistics import Interval, paired_ratio
+from katt_report.ratios import ratio_of
+from katt_report.statistics import Interval
 
 OURS, BEST_PEER = "Katt", "best peer"
 LIMITS, PEERS = "limits", "peers"
@@ -174,11 +175,7 @@ def _efficiencies(results: Results, programs: dict[str, dict]) -> dict[str, Inte
     """Of each program the time of the fastest other one / its own, at most 1."""
     found = {}
     for name, row in programs.items():
-        ratios = [
-            paired_ratio(results.samples_of(other), results.samples_of(row))
-            for key, other in programs.items()
-            if key != name and results.samples_of(other) is not None and results.samples_of(row) is not None
-        ]
+        ratios = [ratio_of(results, other, row) for key, other in programs.items() if key != name]
         bounded = [ratio for ratio in ratios if ratio and ratio.lo > 0 and math.isfinite(ratio.hi)]
         if bounded:
             found[name] = _capped(min(bounded, key=lambda ratio: ratio.mid))
@@ -276,6 +273,6 @@ def lines_below(root: Path) -> Callable[[str], int]:
         file = (root / path).resolve()
         if not file.is_relative_to(root.resolve()) or not file.is_file():  # a foreign file may name any path
             return 0
-        return sum(bool(line.strip()) for line in file.read_text(errors="replace").splitlines())
+        return sum(bool(line.strip()) for line in file.read_text("utf-8", "replace").splitlines())
 
     return lines

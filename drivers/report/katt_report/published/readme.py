@@ -8,6 +8,7 @@ from posixpath import normpath
 
 from katt_report import schema
 from katt_report.groups import sort_dtypes
+from katt_report.load import text_of
 from katt_report.published.markers import about, fill_template
 from katt_report.published.repeats import readme_text
 from katt_report.published.source import open_source
@@ -32,7 +33,7 @@ DATA = (".h5", ".json")
 
 def is_experiment(folder: Path) -> bool:
     """True for results/MACHINE/EXPERIMENT with a file in it."""
-    return folder.is_dir() and folder.parents[1].name == "results" and bool(_data(folder))
+    return folder.is_dir() and folder.parent.parent.name == "results" and bool(_data(folder))
 
 
 def experiments_below(folder: Path) -> list[Path]:
@@ -47,7 +48,7 @@ def readme(folder: Path) -> str:
     folder = folder.absolute()
     experiment = folder.parents[2] / "experiments" / folder.name
     path = experiment / "results.md"
-    template = path.read_text() if path.is_file() else TEMPLATE
+    template = text_of(path, "a template") if path.exists() else TEMPLATE
     answers = {
         "title": lambda: f"# {folder.name} on {folder.parent.name}",
         "question": lambda: _question(experiment),
@@ -88,7 +89,7 @@ def _question(experiment: Path) -> str:
     name = experiment.name
     link = f"[experiments/{name}](../../../experiments/{name})"
     path = experiment / "README.md"
-    text = path.read_text() if path.is_file() else ""
+    text = text_of(path, "the README of an experiment") if path.exists() else ""
     found = re.search(r"^\*\*Question\.\*\* (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
     if not found:
         return f"What it asks: {link}."

@@ -9,6 +9,7 @@ from pathlib import Path
 from katt_report.calibration import Alarm, Calibration, calibrate
 from katt_report.errors import InputError
 from katt_report.isolation import runs_isolated
+from katt_report.load import text_of
 from katt_report.text import list_text
 
 ALARMS = "alarms.csv"
@@ -41,15 +42,16 @@ def alarms_csv(rates: list[Alarm]) -> str:
 
 def read_alarms(path: Path) -> list[Alarm]:
     """The table that `alarms_csv` made."""
+    kind = "what katt-report calibration -o DIR wrote"
+    lines = text_of(path, kind).splitlines()
     try:
-        with path.open(newline="") as file:
-            return [
-                Alarm(row["rule"], row["calibrated"] == "True", float(row["slowdown"]), int(row["comparisons"]),
-                      *(float(row[name]) for name in ("any_row", "untold", "one_row")))
-                for row in csv.DictReader(file)
-            ]  # fmt: skip
+        return [
+            Alarm(row["rule"], row["calibrated"] == "True", float(row["slowdown"]), int(row["comparisons"]),
+                  *(float(row[name]) for name in ("any_row", "untold", "one_row")))
+            for row in csv.DictReader(lines)
+        ]  # fmt: skip
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(path, f"no table of alarms ({error})", "what katt-report calibration -o DIR wrote") from error
+        raise InputError(path, f"no table of alarms ({error})", kind) from error
 
 
 def _sentence(found: Calibration) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.isolation import load_isolated
-from katt_report.load import Results, about_peers, opened, plain
+from katt_report.load import Results, about_peers, opened, plain, text_of
 from katt_report.published.machine import fault, machine_name
-from katt_report.ratios import believable
-from katt_report.statistics import Interval, paired_ratio
+from katt_report.ratios import believable, ratio_of
+from katt_report.statistics import Interval
 
 KIND = "a result file of katt sweep, of a model's runs, or JSON"
 
@@ -45,8 +45,7 @@ class Source:
         """Time of `other` over the time of `row`, round by round: a variant at the same point, with its fastest tile, or
         NAME=VALUE,…, the row's variant at a point that the sweep has paired with this one."""
         theirs = self._paired(row, other) if "=" in other else self._fastest.get((other, self.point_of(row)))
-        samples = [self.results.samples_of(held) if held else None for held in (theirs, row)]
-        found = None if any(one is None for one in samples) else paired_ratio(*samples)
+        found = ratio_of(self.results, theirs, row) if theirs else None
         return found or Interval(math.nan, math.nan, math.nan)
 
     def _paired(self, row: dict, to: str) -> dict | None:
@@ -111,11 +110,9 @@ def _runs(file: h5py.File, path: Path) -> Source:
 
 
 def _json(path: Path) -> Source:
-    if path.exists() and not path.is_file():  # reading a FIFO would wait
-        raise InputError(path, "no regular file", KIND)
     try:
-        held = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        held = json.loads(text_of(path, KIND))
+    except (ValueError, RecursionError) as error:
         raise InputError(path, f"no JSON ({error})", KIND) from error
     if not isinstance(held, dict):
         raise InputError(path, f"a {type(held).__name__}", "a JSON object")
