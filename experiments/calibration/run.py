@@ -78,7 +78,7 @@ def main():
         if held + 1 < options.repeats:
             time.sleep(options.pause_s)
     if held >= FEWEST:
-        run(*REPORT, "calibration", file, "-o", folder)
+        run(*REPORT, "calibration", file, "-o", folder, "--overwrite")
         if is_experiment(folder.absolute()):
             run(*REPORT, "readme", folder)
     left = options.repeats - held

@@ -46,10 +46,48 @@ def test_report(files, tmp_path, capsys):
 
 def test_an_existing_folder_keeps_its_other_files(files, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "report.html").write_text("old")
-    assert run(capsys, files["rmsnorm"], "-o", tmp_path)[0] == 0
+    for name in ("rmsnorm", "seqlen"):
+        assert run(capsys, files[name], "-o", tmp_path)[0] == 0
+        assert name in (tmp_path / "report.html").read_text()
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("name", ["report.html", "memory.svg"])
+def test_files_of_another_origin_stay(name, files, tmp_path, capsys):
+    (tmp_path / name).write_text("<!DOCTYPE html>\n<title>Katt: my own</title>")
+    status, out, err = run(capsys, files["rmsnorm"], "-o", tmp_path)
+    assert (status, out) == (2, "")
+    assert err == f"katt-report: -o {tmp_path / name}: holds an existing file, expected a new one, or --overwrite\n"
+    assert os.listdir(tmp_path) == [name] and "my own" in (tmp_path / name).read_text()
+    assert run(capsys, files["rmsnorm"], "-o", tmp_path, "--overwrite")[0] == 0
+    assert "my own" not in (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize("command", ["compare", "history", "calibration"])
+def test_every_folder_keeps_files_of_another_origin(command, tmp_path, capsys):
+    made = []
+    for number in range(3):
+        file = synthetic.attention_seqlen(number, sizes=(512,), dtypes=("f32",))
+        for line in file.rows:
+            line["run"] = f"run-{number}"
+        file.samples = {(f"run-{number}", point): times for (_, point), times in file.samples.items()}
+        file.runs = {f"run-{number}": synthetic.run_attributes()}
+        made.append(file)
+    together = synthetic.File([line for one in made for line in one.rows],
+                              *({key: value for one in made for key, value in getattr(one, name).items()}
+                                for name in ("samples", "runs")))  # fmt: skip
+    old, new, all_runs = (synthetic.write(tmp_path / f"{name}.h5", file)
+                          for name, file in (("old", made[0]), ("new", made[1]), ("all", together)))  # fmt: skip
+    inputs = {"compare": [old, new], "history": [old, new], "calibration": [all_runs, "--no-alarms"]}[command]
+    assert run(capsys, command, *inputs, "-o", tmp_path / "out")[0] in (0, 3)
+    figure = next((tmp_path / "out").glob("*.png"))
+    for page in (tmp_path / "out").glob("*.html"):
+        page.unlink()
+    figure.write_text("mine")
+    status, _, err = run(capsys, command, *inputs, "-o", tmp_path / "out")
+    assert (status, err.count("\n")) == (2, 1) and "holds an existing file" in err and figure.read_text() == "mine"
+    assert run(capsys, command, *inputs, "-o", tmp_path / "out", "--overwrite")[0] in (0, 3)
+    assert figure.read_text() != "mine"
 
 
 @pytest.mark.parametrize("how", DAMAGE)
@@ -105,6 +143,15 @@ def test_what_was_meant(capsys, arguments, meant):
     assert f"did you mean {meant}?" in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("arguments", [["LONG", "-o", "x"], ["export", "R", "--csv", "LONG"], ["compare", "R", "LONG"],
+                                       ["fresh", "R", "--source", "LONG"], ["readme", "LONG"], ["index", "LONG"],
+                                       ["baselines", "R", "--explained", "LONG"], ["history", "LONG"]])  # fmt: skip
+def test_a_name_that_is_too_long(arguments, files, capsys):
+    replaced = {"LONG": "n" * 300, "R": files["rmsnorm"]}
+    status, out, err = run(capsys, *(replaced.get(word, word) for word in arguments))
+    assert (status, out, err.count("\n")) == (2, "", 1) and "(File name too long), expected " in err
+
+
 def test_without_a_folder(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(capsys, files["rmsnorm"])
@@ -129,19 +176,19 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path):
         running[0].kill()
         running[0].join()
         assert len(list(place.glob(".katt-report.*"))) == 2
-        write_folder(folder, lambda: {"report.html": b""})
+        write_folder(folder, lambda: {"report.html": b""}, overwrite=True)
         # The folder of the other run, which still writes, stays.
         assert len(list(place.glob(".katt-report.*"))) == 1
         running[1].kill()
         running[1].join()
-        write_folder(folder, lambda: {"report.html": b""})
+        write_folder(folder, lambda: {"report.html": b""}, overwrite=True)
         assert not list(tmp_path.rglob(".katt-report.*"))
 
 
 def test_a_folder_is_written_whole_or_not_at_all(files, tmp_path, capsys):
     (tmp_path / "memory.svg").mkdir()
     (tmp_path / "report.html").write_text("old")
-    status, out, err = run(capsys, files["rmsnorm"], "-o", tmp_path)
+    status, out, err = run(capsys, files["rmsnorm"], "-o", tmp_path, "--overwrite")
     assert (status, out, err) == (2, "", f"katt-report: -o {tmp_path}/memory.svg: holds a folder, expected a file\n")
     assert sorted(os.listdir(tmp_path)) == ["memory.svg", "report.html"]
     assert (tmp_path / "report.html").read_text() == "old"

@@ -159,6 +159,25 @@ def test_figure_for_a_readme(tmp_path, capsys):
     assert run(capsys, "portability", tmp_path / "a.h5", "--figure", tmp_path / "none" / "figure.svg")[0] == 2
 
 
+def test_a_figure_in_the_folder_of_the_report(tmp_path, capsys):
+    cases = [({}, {"flash": (2.0, 0.5)})]
+    inputs = [synthetic.write(tmp_path / f"{n}.h5", file(machine, cases)) for n, machine in (("a", ZEN4), ("b", AMX))]
+    out = tmp_path / "out"
+    held = {"limits.png": "a file of the report in -o", "none/x.png": "a file in a folder that does not exist"}
+    for name, what in held.items():
+        status, said, err = run(capsys, "portability", *inputs, "-o", out, "--figure", out / name)
+        assert (status, said, err.count("\n")) == (2, "", 1) and f"--figure {out / name}: holds {what}" in err
+        assert not out.exists()
+    status, said, err = run(capsys, "portability", *inputs, "-o", tmp_path / "x.png", "--figure", tmp_path / "x.png")
+    assert (status, said, err.count("\n")) == (2, "", 1) and not (tmp_path / "x.png").exists()
+    for more in ([], ["--overwrite"]):
+        assert run(capsys, "portability", *inputs, "-o", out, "--figure", out / "x.png", *more)[0] == 0
+        assert {"x.png", "portability.html"} <= {path.name for path in out.iterdir()}
+    without = synthetic.write(tmp_path / "without.h5", file(ZEN4, [({}, {"flash": (2.0, math.nan)})]))
+    status, said, err = run(capsys, "portability", without, "-o", tmp_path / "one", "--figure", tmp_path / "one.png")
+    assert (status, said) == (2, "") and "nothing to draw" in err and not (tmp_path / "one").exists()
+
+
 def test_bad_input(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     status, out, err = run(capsys, "portability", tmp_path / "empty")

@@ -16,7 +16,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--explained", type=Path, metavar="FILE.toml",
                         help="tables [[explained]]: columns, their values, and the reason")  # fmt: skip
     parser.add_argument("--limit", type=positive, default=1.5, metavar="X", help="naive's time over the peer's (1.5)")
-    parser.add_argument("--peer", default="torch_eager", metavar="NAME", help="what naive is held against")
+    parser.add_argument("--peer", default="torch_eager", metavar="NAME",
+                        help="what naive is held against (torch_eager)")  # fmt: skip
     options = parser.parse_args(arguments)
     from katt_report.baselines import judge, read_explanations, table_text
     from katt_report.isolation import load_isolated

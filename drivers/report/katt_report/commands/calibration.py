@@ -18,7 +18,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("repeats", type=Path, metavar="FILE.h5")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--no-alarms", action="store_true", help="coverage alone, without the minute for the alarms")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for the figure, and for the alarms as a table")
+    parser.add_folder("the figure, and for the alarms as a table")
     options = parser.parse_args(arguments)
     from katt_report.calibration import alarms, calibrate
     from katt_report.export import finite
@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
     found = calibrate(runs)
     rates = [] if options.no_alarms else alarms(runs)
     if options.output:
-        write_folder(options.output, lambda: calibration_report(found, rates), [options.repeats])
+        write_folder(options.output, lambda: calibration_report(found, rates), [options.repeats], options.overwrite)
     if options.json:
         told = {**asdict(found), "alarms": [asdict(one) for one in rates]}
         print(json.dumps(finite(told), indent=1, allow_nan=False))

@@ -1,6 +1,7 @@
 """`katt-report compare`: one result file judged against another."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 from katt_report.commands.parser import Parser, fraction
@@ -28,7 +29,7 @@ def run(arguments: list[str]) -> int:
                         help="repeats of a sweep on this machine (katt-report calibration): widens the intervals by the "
                         "differences between runs")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for compare.html and its figure")
+    parser.add_folder("compare.html and its figure")
     options = parser.parse_args(arguments)
     from katt_report.calibration import calibrate_terms
     from katt_report.compare import compare
@@ -42,6 +43,7 @@ def run(arguments: list[str]) -> int:
     found = compare(old, new, options.tolerance, options.metric, options.allow_lost, calibration)
     if options.output:
         inputs = filter(None, [options.old, options.new, options.calibration])
-        write_folder(options.output, lambda: compare_report(found, options.old.name, options.new.name), inputs)
+        made = partial(compare_report, found, options.old.name, options.new.name)
+        write_folder(options.output, made, inputs, options.overwrite)
     print(json.dumps(finite(found.as_dict()), indent=1, allow_nan=False) if options.json else table_text(found))
     return 1 if found.worse else 3 if found.untold else 0

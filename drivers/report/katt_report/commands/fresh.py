@@ -16,8 +16,7 @@ def run(arguments: list[str]) -> int:
         examples={"katt-report fresh results/": "rows whose code has changed since they were measured"},
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="DIR|FILE.h5")
-    parser.add_argument("--source", type=Path, metavar="DIR",
-                        help="source tree to compare with (that of this program, else the one around the current folder)")  # fmt: skip
+    parser.add_source("to compare with")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options = parser.parse_args(arguments)
     from katt_report.published.fresh import parts, source_tree

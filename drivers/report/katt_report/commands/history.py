@@ -15,9 +15,8 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="FILE",
                         help="result files of the same sweep, or folders of such files")  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for history.html and the figures")
-    parser.add_argument("--source", type=Path, metavar="DIR",
-                        help="source tree whose history sorts the commits (that of this program)")  # fmt: skip
+    parser.add_folder("history.html and the figures")
+    parser.add_source("whose history sorts the commits")
     options = parser.parse_args(arguments)
     from katt_report.pages.history_page import history_report, table_text
     from katt_report.pages.output import write_folder
@@ -26,7 +25,7 @@ def run(arguments: list[str]) -> int:
 
     found = history(read_each(options.results), tree_of(options.source))
     if options.output:
-        write_folder(options.output, lambda: history_report(found), options.results)
+        write_folder(options.output, lambda: history_report(found), options.results, options.overwrite)
     print(table_text(found))
     if options.output:
         show(f"report: {options.output / 'history.html'}")

@@ -15,8 +15,7 @@ def run(arguments: list[str]) -> int:
         examples={"katt-report index results": "writes results/README.md"},
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="results")
-    parser.add_argument("--source", type=Path, metavar="DIR",
-                        help="source tree that tells whether rows are fresh (that of this program)")  # fmt: skip
+    parser.add_source("that tells whether rows are fresh")
     parser.add_argument("--check", action="store_true",
                         help="write nothing; exit status 1 if README.md says another thing than the files, apart from "
                         "what is fresh")  # fmt: skip
@@ -27,7 +26,7 @@ def run(arguments: list[str]) -> int:
 
     path = options.folder / "README.md"
     check_file("", path, [], overwrite=True)
-    before = path.read_text(errors="replace") if path.exists() else ""
+    before = path.read_text("utf-8", "replace") if path.exists() else ""
     if before and not before.startswith(MARKER):
         raise InputError(path, "a text that katt-report index did not make", f"a first line {MARKER}")
     if options.check:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from difflib import get_close_matches
+from pathlib import Path
 
 from katt_report.commands.completion import candidates
 from katt_report.text import QUIET, USUAL, VERBOSE, list_text, printable, set_volume
@@ -42,6 +43,15 @@ class Parser(argparse.ArgumentParser):
         volume = self.add_mutually_exclusive_group()
         volume.add_argument("-v", "--verbose", action="store_true", help="say more: the files that are read")
         volume.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and results")
+
+    def add_folder(self, what: str) -> None:
+        """-o DIR for the files of a page, which replace no others without --overwrite."""
+        self.add_argument("-o", "--output", type=Path, metavar="DIR", help=f"folder for {what}")
+        self.add_argument("--overwrite", action="store_true", help="replace files that no earlier page made, too")
+
+    def add_source(self, what: str) -> None:
+        found = "that of this program, else the one around the current folder"
+        self.add_argument("--source", type=Path, metavar="DIR", help=f"source tree {what} ({found})")
 
     def parse_args(self, args=None, namespace=None):
         if self.completes:

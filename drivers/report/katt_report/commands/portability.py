@@ -19,13 +19,10 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="FILE",
                         help="result files of several machines, or folders of such files")  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="folder for portability.html, portability.json and the figures")  # fmt: skip
+    parser.add_folder("portability.html, portability.json and the figures")
     parser.add_argument("--figure", type=Path, metavar="FILE.png",
                         help="the shares of the limits as one figure, for a README: PNG or SVG")  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --figure")
-    parser.add_argument("--source", type=Path, metavar="DIR",
-                        help="source tree that tells whether rows are fresh (that of this program)")  # fmt: skip
+    parser.add_source("that tells whether rows are fresh")
     options = parser.parse_args(arguments)
     from katt_report.pages.output import check_file, write_file, write_folder
     from katt_report.pages.portability_page import figure_file, portability_report, table_text
@@ -33,17 +30,31 @@ def run(arguments: list[str]) -> int:
     from katt_report.published.portability import portability
 
     tree = tree_of(options.source)
-    figure = options.figure
+    figure, within = options.figure, False
     if figure and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {figure}", f"the ending {figure.suffix or 'of no kind'}", "NAME.png or NAME.svg")
     if figure:
         check_file("--figure", figure, options.results, options.overwrite)
+        folder = options.output and options.output.resolve()
+        if folder and folder.is_relative_to(figure.resolve()):
+            raise InputError(f"--figure {figure}", "the folder of -o", "a file")
+        within = figure.resolve().parent == folder
+        if not within and not figure.parent.is_dir():
+            raise InputError(f"--figure {figure}", "a file in a folder that does not exist", "an existing folder")
     parts = read_each(options.results)
     found = portability(parts)
+    drawn = figure_file(found, parts, tree, figure.suffix) if figure else b""
+
+    def made() -> dict[str, bytes]:
+        files = portability_report(found, parts, tree)
+        if within and figure.name in files:
+            raise InputError(f"--figure {figure}", "a file of the report in -o", "another name")
+        return files | ({figure.name: drawn} if within else {})
+
     if options.output:
-        write_folder(options.output, lambda: portability_report(found, parts, tree), options.results)
-    if figure:
-        write_file(figure, figure_file(found, parts, tree, figure.suffix))
+        write_folder(options.output, made, options.results, options.overwrite)
+    if figure and not within:
+        write_file(figure, drawn)
     print(table_text(found))
     if options.output:
         show(f"report: {options.output / 'portability.html'}")

@@ -34,8 +34,7 @@ def run(arguments: list[str]) -> int:
         more=COMMANDS,
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="folder for the report (./NAME-report, where NAME.h5 is the first file)")  # fmt: skip
+    parser.add_folder("the report (./NAME-report, where NAME.h5 is the first file)")
     parser.add_argument("--baseline", metavar="NAME",
                         help="variant or peer that all ratios refer to, round by round (naive)")  # fmt: skip
     parser.add_argument("--only", action="append", metavar="COLUMN=VALUE,…",
@@ -92,7 +91,7 @@ def _finish(options, folder: Path, make, lines: list[str]) -> int:
     from katt_report.pages.output import write_folder
 
     if not options.table:
-        write_folder(folder, make, filter(None, [*options.results, options.calibration]))
+        write_folder(folder, make, filter(None, [*options.results, options.calibration]), options.overwrite)
     print("\n".join(lines))
     if not options.table:
         show(f"report: {folder / 'report.html'}")

@@ -4,6 +4,7 @@ nothing."""
 import base64
 import html
 import re
+from pathlib import Path
 
 from katt_report.pages import scripts
 from katt_report.text import printable
@@ -90,8 +91,19 @@ def prose(text: str) -> str:
     return re.sub(r"\^(-?\d[\d.]*\d|\w)", r"<sup>\1</sup>", text)
 
 
+_BEGINNING = re.compile(rb'<!DOCTYPE html>\n.*\n<head>\n<meta charset="utf-8">\n<meta http-equiv=.*\n<title>Katt: ')
+
+
+def is_page(path: Path) -> bool:
+    """True for a document that `page` made."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return bool(_BEGINNING.match(file.read(1024)))
+
+
 def page(title: str, under: str, body: str) -> str:
-    """A whole document."""
+    """A whole document; the title begins with `Katt: `, which `is_page` looks for."""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{scripts.policy()}\n'
         f'<title>{escape(title)}</title>\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'

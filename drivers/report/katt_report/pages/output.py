@@ -1,7 +1,6 @@
 """Writes a folder of results so that it holds all of them or none."""
 
 import contextlib
-import errno
 import fcntl
 import io
 import os
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from katt_report.errors import InputError
+from katt_report.errors import FAILURES, InputError
 from katt_report.figures import style
 from katt_report.pages import markup
 from katt_report.text import tell_more
@@ -45,16 +44,17 @@ def add_figure(plot: style.Plot, files: dict[str, bytes], formats: tuple[str, ..
 
 
 _PREFIX = ".katt-report."
-# Errors without a fault of the named folder.
-_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
-def write_folder(folder: Path, make: Callable[[], dict[str, bytes]], inputs: Iterable[Path] = ()) -> None:
+def write_folder(
+    folder: Path, make: Callable[[], dict[str, bytes]], inputs: Iterable[Path] = (), overwrite: bool = False
+) -> None:
     """Writes the result of `make` to a temporary folder beside `folder`, then moves it in.
 
-    `make` is called only once the place is known to be writable. Other files in an existing folder
-    stay. The leftovers of a killed run are removed. Throws InputError when the folder cannot be
-    written or a file of `inputs` (files, and folders of result files) is in the way, OSError for a full disk.
+    `make` is called only once the place is known to be writable. Other files in an existing folder stay. Files of the
+    same names are replaced where the page among them is an earlier one of katt-report, or with `overwrite`. The
+    leftovers of a killed run are removed. Throws InputError when the folder cannot be written, or a file is in the way
+    (one of `inputs`, files and folders of result files, always is), OSError for a full disk.
     """
     temporary = lock = None
     created = []
@@ -71,23 +71,25 @@ def write_folder(folder: Path, make: Callable[[], dict[str, bytes]], inputs: Ite
             _remove_left(where)
         temporary, lock = _temporary(place)
         temporary.chmod(0o777 & ~_umask())
-        files = make()
+        # The page first: it holds its figures, and tells a later run that this one was ours.
+        files = dict(sorted(make().items(), key=lambda file: not file[0].endswith(".html")))
         if folder.exists():
             inputs = list(inputs)  # an iterator would be empty for the second file
+            ours = overwrite or any(name.endswith(".html") and markup.is_page(folder / name) for name in files)
             for name in files:
-                check_file("-o", folder / name, inputs, overwrite=True)
+                check_file("-o", folder / name, inputs, ours)
             _replace({folder / name: data for name, data in files.items()})
             temporary.rmdir()
         else:
             for name, data in files.items():
-                (temporary / name).write_bytes(data)
+                _write(temporary / name, data)
             os.rename(temporary, folder)
         temporary, created = None, []
         for name in files:
             tell_more(f"wrote {folder / name}")
     except OSError as error:
         reason = error.strerror or str(error)
-        if error.errno in _FAILURES:
+        if error.errno in FAILURES:
             raise OSError(error.errno, reason, str(folder)) from error
         raise InputError(f"-o {folder}", f"a folder that cannot be written ({reason})", "a writable folder") from error
     finally:
@@ -123,7 +125,7 @@ def write_file(path: Path, data: bytes) -> None:
         _replace({path: data})
     except OSError as error:
         reason = error.strerror or str(error)
-        if error.errno in _FAILURES:
+        if error.errno in FAILURES:
             raise OSError(error.errno, reason, str(path)) from error
         raise InputError(path, f"a place that cannot be written ({reason})", "a writable file") from error
 
@@ -139,10 +141,7 @@ def _replace(files: dict[Path, bytes]) -> None:
                 _remove_left(target.parent)
                 places[target.parent] = _temporary(target.parent)
             file = places[target.parent][0] / target.name
-            with open(file, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
+            _write(file, data)
             if target.exists():
                 _keep_owner_and_mode(file, target)
             written.append((file, target))
@@ -153,6 +152,14 @@ def _replace(files: dict[Path, bytes]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
             if lock is not None:
                 os.close(lock)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """On the disk before a rename shows it."""
+    with open(path, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _keep_owner_and_mode(file: Path, old: Path) -> None:
