@@ -23,28 +23,13 @@ from .torch_case import TorchCase, gradients_of, inputs_of
 GIVEN = ("dout", "dout2", "dresidual_out")
 
 
-def open_flash(case):
-    return function_of("torch", case.op, "open_flash")(case)
+def opener(name):
+    """Opens a case by the operator's function of that name."""
+    return lambda case: function_of("torch", case.op, name)(case)
 
 
-def open_math(case):
-    return function_of("torch", case.op, "open_math")(case)
-
-
-def open_efficient(case):
-    return function_of("torch", case.op, "open_efficient")(case)
-
-
-def open_cudnn(case):
-    return function_of("torch", case.op, "open_cudnn")(case)
-
-
-def open_flex(case):
-    return function_of("torch", case.op, "open_flex")(case)
-
-
-def open_flex_eager(case):
-    return function_of("torch", case.op, "open_flex_eager")(case)
+open_flash, open_math, open_efficient, open_cudnn, open_flex, open_flex_eager = map(opener, (
+    "open_flash", "open_math", "open_efficient", "open_cudnn", "open_flex", "open_flex_eager"))  # fmt: skip
 
 
 def open_eager(case):
