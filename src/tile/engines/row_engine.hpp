@@ -9,6 +9,7 @@
 #include "core/execution.hpp"
 #include "tile/bf16/transpose.hpp"
 #include "tile/engines/engine.hpp"
+#include "tile/engines/in_register.hpp"
 #include "tile/engines/row_blocks.hpp"
 #include "tile/engines/row_dots.hpp"
 #include "tile/engines/row_lanes.hpp"
@@ -336,14 +337,16 @@ class RowEngine {
                                                int first_key) const {
     constexpr int few = Kokkos::min(Keys, 4);
     const float* q = query_row(first_row);
+    Ahead next = ahead;  // in registers: each call waits for what the one before has stored
     Vec acc[Keys * R];
 #pragma GCC unroll 4
     for (int j = 0; j < Keys; j += few) {
       Vec sums[few * R];
-      score_keys<R>(keys.data + (first_key + j) * keys.stride, keys.stride, ahead, q, sums);
+      score_keys<R>(keys.data + (first_key + j) * keys.stride, keys.stride, next, q, sums);
 #pragma GCC unroll 16
       for (int i = 0; i < few * R; ++i) acc[j * R + i] = sums[i];
     }
+    ahead = next;
     float sums[Keys * R];
     lane_sums(acc, sums);
 #pragma GCC unroll 8
@@ -367,12 +370,17 @@ class RowEngine {
       constexpr int width = row_blocks::width_of<decltype(part)>;
 #pragma GCC unroll 4
       for (int j = 0; j < keys; ++j) {
-        for (int c = 0; c < width * lanes; c += line) ahead();
+        for (int c = 0; c < width * lanes; c += line) {
+          if ((d + c) % line == 0) ahead();
+        }
       }
       row_blocks::for_each_vector_of(part, [&]<int N>() {
         Vec query[R];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) query[r] = load<Vec>(q + (d + N * lanes) * R + r * lanes);
+        for (int r = 0; r < R; ++r) {
+          query[r] = load<Vec>(q + (d + N * lanes) * R + r * lanes);
+          if constexpr (lanes == 8 && keys > 1) query[r] = in_register(query[r]);
+        }
 #pragma GCC unroll 4
         for (int j = 0; j < keys; ++j) {
           const Vec k = load_part<N>(key + j * stride + d, part);
@@ -419,6 +427,7 @@ class RowEngine {
     float* o = o_ + static_cast<std::ptrdiff_t>(first_row) * row_ + first_dim;
     const float* p = score_row(first_row);
     const K* value = values.data + first_dim;
+    Ahead next = ahead;
     Vec acc[R][ND];
 #pragma GCC unroll 24
     for (int i = 0; i < R * ND; ++i) {
@@ -426,11 +435,13 @@ class RowEngine {
           load<Vec>(o + i / ND * row_ + i % ND * lanes) * Vec(rescale_[first_row + i / ND]);
     }
     if constexpr (by_dots) {
-      row_dots::add_values(value, values.stride, ahead, columns_, p, TileKv,
+      row_dots::add_values(value, values.stride, next, columns_, p, TileKv,
                            Kokkos::min(head_dim_ - first_dim, lanes), acc);
     }
     for (int j = 0; !by_dots && j < columns_; ++j) {
-      for (int c = 0; c < ND * lanes; c += line) ahead();
+      for (int c = 0; c < ND * lanes; c += line) {
+        if ((j * ND * lanes + c) % line == 0) next();
+      }
 #pragma GCC unroll 4
       for (int n = 0; n < ND; n += width) {
         Vec v[width];
@@ -445,6 +456,7 @@ class RowEngine {
       }
       value += values.stride;
     }
+    ahead = next;
 #pragma GCC unroll 24
     for (int i = 0; i < R * ND; ++i) {
       store(o + i / ND * row_ + i % ND * lanes, acc[i / ND][i % ND]);

@@ -153,21 +153,23 @@ void scores(const Rows<T>& all, row_blocks::RowsAhead& ahead, int head_dim, cons
             float* s, std::int64_t s_stride) {
   constexpr bool dots = std::is_same_v<T, bf16>;
   const int bytes = head_dim * static_cast<int>(sizeof(T));
+  row_blocks::RowsAhead next = ahead;  // in registers
   for (int first = 0; first < all.count; first += keys) {
     const ByteRows key(all.data + first * all.stride, all.stride);
     const int count = all.count - first;
     __m512 sums[keys];
     if (count >= keys) {
-      score_keys<keys, dots>(key, ahead, bytes, q, sums);
+      score_keys<keys, dots>(key, next, bytes, q, sums);
     } else {
 #pragma GCC unroll 16
       for (int i = 0; i < keys; ++i) sums[i] = _mm512_setzero_ps();
       for (int i = 0; i < count; ++i) {
-        score_keys<1, dots>(key.from(i), ahead, bytes, q, sums + i);
+        score_keys<1, dots>(key.from(i), next, bytes, q, sums + i);
       }
     }
     store_scores<R>(sums, s + first, s_stride);
   }
+  ahead = next;
 }
 
 /// f over the lanes of eight vectors: lanes r and 8 + r belong to rows[r].
