@@ -40,6 +40,7 @@ struct Cases : testing::SuiteDefaults {
             shape_of(33, 2570, 45), shape_of(9, 700, 131)};
   }
   static constexpr bool has_gradient_check = false;  // of roundings; below, of the linear part
+  static constexpr bool naive_is_blas = true;
   static std::vector<std::vector<testing::Taken>> in_place() { return {{{"dx", "x"}}}; }
 };
 

@@ -96,7 +96,8 @@ TEST(TernaryModel, HasTheGradientsOfTheStraightThroughEstimator) {
 TEST(TernaryModel, LosesWhatPyTorchLoses) {
   Trainer trainer(Exec(), nn::read_config(checkpoint()), test::reference_options(checkpoint()),
                   checkpoint(), 0);
-  test::expect_reference_curve(trainer, checkpoint(), 1e-4);
+  // Weights beside a boundary are rounded to the other side where sums have another order (AVX2).
+  test::expect_reference_curve(trainer, checkpoint(), 3e-4);
 }
 
 /// A random model that is made ternary, and a text of its vocabulary.
