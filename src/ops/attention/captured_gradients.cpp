@@ -136,8 +136,8 @@ struct CapturedPass : ScorePass<T, ProgramRule> {
          keys.next()) {
       this->for_each_row(team, at, tile, scores, keys, before,
                          [&](int r, const float* s, float* dp, const auto& columns) {
-                           this->apply_steps(before + std::ptrdiff_t{r} * plan.columns, nullptr,
-                                             0.0F, scores, head[r], query[r], keys.key());
+                           this->apply_steps(before + std::ptrdiff_t{r} * plan.score_stride,
+                                             nullptr, 0.0F, scores, head[r], query[r], keys.key());
                            this->for_each_gradient(
                                s, dp, columns, scores, first_row + r, this->delta[first_row + r],
                                [&](int j, auto, const Vec& ds) { tile::store(dp + j, ds); },
@@ -151,7 +151,7 @@ struct CapturedPass : ScorePass<T, ProgramRule> {
                              .key = keys.key(),
                              .last_key = scores.mask.interval.keys - 1,
                              .keys_inner = true,
-                             .stride = plan.columns,
+                             .stride = plan.score_stride,
                              .score = before};
       program->run(block, nullptr, at.dp, into);
     }
@@ -163,7 +163,7 @@ BackwardPlan plan_of(const BackwardArgs& args) {
 }
 std::size_t scratch_bytes(const BackwardPlan& plan) {
   return plan.scratch_bytes() +
-         aligned(sizeof(float) * static_cast<std::size_t>(plan.tile.q * plan.columns));
+         aligned(sizeof(float) * static_cast<std::size_t>(plan.tile.q * plan.score_stride));
 }
 
 }  // namespace

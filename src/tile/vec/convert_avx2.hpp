@@ -42,10 +42,21 @@ template <class T>
   }
 }
 
-/// Vectors of even and of odd elements of bf16, so rounded, side by side again.
+/// Vectors of even and of odd elements of bf16, so rounded, side by side again. One comparison asks both for
+/// a NaN, and without one 16 bits of all elements are rounded at once.
 [[gnu::always_inline]] inline __m256i narrow_pairs(__m256 even, __m256 odd) {
-  return _mm256_blend_epi16(_mm256_srli_epi32(bf16_in_upper_half(even), 16),
-                            bf16_in_upper_half(odd), 0xAA);
+  if (_mm256_movemask_ps(_mm256_cmp_ps(even, odd, _CMP_UNORD_Q)) != 0) [[unlikely]] {
+    return _mm256_blend_epi16(_mm256_srli_epi32(bf16_in_upper_half(even), 16),
+                              bf16_in_upper_half(odd), 0xAA);
+  }
+  const __m256i e = _mm256_castps_si256(even);
+  const __m256i o = _mm256_castps_si256(odd);
+  const __m256i kept = _mm256_blend_epi16(_mm256_srli_epi32(e, 16), o, 0xAA);
+  const __m256i cut = _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xAA);
+  // Up from 0x8001, and from 0x8000 where the kept bits are odd.
+  const __m256i above = _mm256_adds_epu16(cut, _mm256_and_si256(kept, _mm256_set1_epi16(1)));
+  const __m256i up = _mm256_subs_epu16(above, _mm256_set1_epi16(static_cast<short>(0x8000)));
+  return _mm256_add_epi16(kept, _mm256_min_epu16(up, _mm256_set1_epi16(1)));
 }
 
 }  // namespace katt::avx2

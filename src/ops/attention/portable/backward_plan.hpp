@@ -55,8 +55,7 @@ struct BackwardPlan {
   int head_dim = 0;
   int row = 0;      ///< head_dim padded to whole vectors
   int columns = 0;  ///< tile_kv padded to whole vectors
-  /// Floats between rows of row and of columns elements in the scratch. Odd on a device: threads of a
-  /// warp have a row each, and meet in a bank of shared memory where all begin in one.
+  /// Floats between rows of row and of columns elements in the scratch (apart()).
   int row_stride = 0;
   int score_stride = 0;
   /// The first chunk of a head sums its dQ in dq: on a host, where the packed rows of a head are rows of f32 there,
@@ -72,8 +71,8 @@ struct BackwardPlan {
         head_dim(static_cast<int>(args.head_dim())),
         row((head_dim + lanes - 1) / lanes * lanes),
         columns((tile.kv + lanes - 1) / lanes * lanes),
-        row_stride(on_host ? row : row | 1),
-        score_stride(on_host ? columns : columns | 1),
+        row_stride(apart(row, lanes, on_host)),
+        score_stride(apart(columns, lanes, on_host)),
         first_in_dq(on_host && args.dq.dtype == Dtype::f32 && args.heads() == args.kv_heads() &&
                     row == head_dim) {}
 
@@ -101,6 +100,13 @@ struct BackwardPlan {
   }
 
  private:
+  /// The stride of rows of `width` floats. A device's is odd: threads of a warp have a row each, and meet in a bank of
+  /// shared memory where all begin in one. A host whose products read one cache line a row (ProductBlock) leaves a line
+  /// between rows: those a power of two apart meet in a few sets of L1. One with AVX-512 reads four lines a row.
+  static constexpr int apart(int width, int lanes, bool on_host) {
+    if (!on_host) return width | 1;
+    return lanes == 16 ? width : width + 16;
+  }
   static constexpr std::size_t count(std::int64_t n) { return static_cast<std::size_t>(n); }
   static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 };

@@ -37,11 +37,13 @@ struct ScorePass : FlashBackward<Host, T, Rule> {
     this->pack_keys(team, at, tile.batch, packed.kv_head, keys.key(), keys.columns());
     const bool partial = keys.state() == TileState::partial || keys.columns() < plan.columns;
     this->products(team, at, {0, tile.rows, 0, plan.columns});
-    if (products != nullptr) std::copy_n(at.s, std::ptrdiff_t{tile.rows} * plan.columns, products);
+    if (products != nullptr) {
+      std::copy_n(at.s, std::ptrdiff_t{tile.rows} * plan.score_stride, products);
+    }
     this->run_rule(at.s, nullptr, scores, packed, tile.rows, keys.key(), partial);
     for (int r = 0; r < tile.rows; ++r) {
-      float* const s = at.s + std::ptrdiff_t{r} * plan.columns;
-      f(r, s, at.dp + std::ptrdiff_t{r} * plan.columns,
+      float* const s = at.s + std::ptrdiff_t{r} * plan.score_stride;
+      f(r, s, at.dp + std::ptrdiff_t{r} * plan.score_stride,
         this->finish_scores(s, nullptr, 0.0F, scores, partial, packed.head(r), packed.query(r),
                             keys.key(), keys.columns()));
     }
