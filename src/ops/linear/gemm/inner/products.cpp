@@ -57,12 +57,14 @@ struct InnerPlan {
       << 10;
   /// Bytes of B a thread that stay in its second-level cache where each thread takes the same rows at every call.
   static constexpr std::int64_t kept_bytes = std::int64_t{2} << 20;
-  /// With AVX2 in f32 Intel's cores read several rows as fast as one, whose chain of sums takes longer. Asked at run
-  /// time: code for AVX2 runs on any processor.
-  static bool foresees_rows_side_by_side() {
+  /// With AVX2 in f32 Intel's cores read several rows as fast as one, whose chain of sums takes longer, and Zen 3 reads
+  /// them faster, up to two rows of A. Asked at run time: code for AVX2 runs on any processor.
+  static bool foresees_rows_side_by_side(std::int64_t m) {
 #if defined(__x86_64__)
-    return is_avx2 && sizeof(typename Unit::Element) == 4 && __builtin_cpu_is("intel") != 0;
+    return is_avx2 && sizeof(typename Unit::Element) == 4 &&
+           (__builtin_cpu_is("intel") != 0 || (m <= 2 && __builtin_cpu_is("znver3") != 0));
 #else
+    (void)m;
     return false;
 #endif
   }
@@ -93,7 +95,7 @@ struct InnerPlan {
     const std::int64_t row_bytes = lines * line_bytes;
     const std::int64_t b_bytes = n * k * static_cast<std::int64_t>(sizeof(typename Unit::Element));
     const bool is_cached = m <= (is_avx2 ? 4 : 1) &&
-                           (b_bytes <= cached_bytes * threads || foresees_rows_side_by_side());
+                           (b_bytes <= cached_bytes * threads || foresees_rows_side_by_side(m));
     const bool is_foreseen = Unit::is_foreseen && m == 1 && row_bytes <= foreseen_bytes;
     const bool is_asked = tile::is_zen && m <= Unit::most_asked && m * row_bytes <= asked_bytes;
     is_stream = !is_cached && (is_foreseen || is_asked);
