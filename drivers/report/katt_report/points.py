@@ -56,7 +56,7 @@ class Points:
 
     def rows(self) -> Iterator[dict]:
         """Every row as plain Python values."""
-        return (self.row(index) for index in range(len(self)))
+        return (dict(zip(self.columns, values)) for values in self.tuples(list(self.columns)))
 
     @property
     def ok(self) -> "Points":

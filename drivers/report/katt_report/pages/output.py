@@ -27,13 +27,31 @@ def render(figure: Figure, formats: tuple[str, ...] = ("svg", "png")) -> tuple[b
     """The figure in each of the formats (svg, png, pdf); the same figure always gives the same bytes."""
     made = {}
     with style.context():
-        # Pixels first; the layout is settled then, and computing it again would take as long as drawing.
-        for kind in sorted(set(formats), key=lambda kind: kind != "png"):
+        _settle_layout(figure, min(formats, key=lambda kind: kind != "png"))
+        for kind in set(formats):
             file = io.BytesIO()
             figure.savefig(file, format=kind, metadata=_METADATA[kind])
-            figure.set_layout_engine("none")
             made[kind] = file.getvalue()
     return tuple(made[kind] for kind in formats)
+
+
+class _SettledError(Exception):
+    """Ends a `savefig` that is for the layout alone."""
+
+
+def _settle_layout(figure: Figure, kind: str) -> None:
+    """The layout for a format, once for all: with a layout engine `savefig` draws a figure twice."""
+
+    def draw(_) -> None:
+        with contextlib.suppress(ValueError):  # as Figure.draw does
+            figure.get_layout_engine().execute(figure)
+        raise _SettledError
+
+    figure.draw = draw
+    with contextlib.suppress(_SettledError):
+        figure.savefig(io.BytesIO(), format=kind)
+    del figure.draw
+    figure.set_layout_engine(None)
 
 
 def add_figure(plot: style.Plot, files: dict[str, bytes], formats: tuple[str, ...] = FORMATS) -> str:
