@@ -386,7 +386,8 @@ def _read_points(file: h5py.File, path: Path) -> Points:
 
 def _plain_column(column: np.ndarray, known: str | None) -> np.ndarray:
     if column.dtype.kind in "SOU":
-        return np.array([printable(str(plain(value))) for value in column.tolist()], dtype=np.str_)
+        values, places = (column, ...) if column.dtype.kind == "O" else np.unique(column, return_inverse=True)
+        return np.array([printable(str(plain(value))) for value in values.tolist()], dtype=np.str_)[places]
     if column.dtype.kind == "f" or known == schema.REAL:
         return column.astype(np.float64)
     return column.astype(np.int64)
