@@ -17,16 +17,22 @@ moment, since the lines after it read its file. Pages that are no lessons begin 
 run with the same inputs does not run again, unless a later line of the page reads its output.
 """
 
+import contextlib
 import hashlib
+import io
 import re
 import shlex
 import subprocess
+import sys
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / "tests/cases"
+sys.path.insert(0, str(ROOT / "drivers/report"))
+
+from katt_report import cli  # noqa: E402
 
 ELSEWHERE = {
     "cmake": "builds for minutes; scripts/build, tests/structure/few_operators and install_and_consume do the same",
@@ -90,6 +96,17 @@ def digest(path: Path) -> str:
         data = file.read_bytes()
         found.update(f"{file.relative_to(path)} {len(data)}\n".encode() + data)
     return found.hexdigest()
+
+
+def run_report(command: list[str], folder: Path) -> subprocess.CompletedProcess:
+    """katt-report within this process: a program of its own loads matplotlib for a second each time."""
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            try:
+                status = cli.main(command[1:])
+            except SystemExit as end:
+                status = end.code
+    return subprocess.CompletedProcess(command, status, out.getvalue(), told.getvalue())
 
 
 def outputs_of(arguments: list[str]) -> list[str]:
@@ -229,7 +246,8 @@ class Shell:
         if same in RAN and not any(is_read(file, self.later) for file in outputs_of(shlex.split(line))):
             return
         kept = self.put_aside(arguments)
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
+        done = run_report(command, self.folder) if program == [self.report] else subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
         for path, content in kept.items():
             if not path.exists():
                 path.write_bytes(content)
