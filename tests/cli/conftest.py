@@ -88,7 +88,9 @@ class Program(Runs):
 
     def command(self, arguments, ceilings):
         words = [str(self.path), *map(str, arguments)]
-        return words + (["--no-ceilings"] if words[1:2] == ["sweep"] and not ceilings else [])
+        if words[1:2] != ["sweep"] or ceilings:
+            return words
+        return [*words, "--no-ceilings", *([] if "--bind" in words else ["--bind", "0"])]
 
     def __call__(self, *arguments, env=None, timeout=120, ceilings=False):
         done = subprocess.run(self.command(arguments, ceilings), cwd=self.folder, capture_output=True, text=True,

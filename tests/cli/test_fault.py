@@ -41,7 +41,7 @@ def test_a_fault_is_a_failed_row(faulty):
     assert other.returncode == 0 and "4 rows" in other.stderr and "failed" not in other.stderr, other.stderr
     with h5py.File(faulty.folder / "out.h5") as file:
         command = file["runs/run-0001"].attrs["command"]
-        assert command == "katt " + " ".join(arguments) + " --no-ceilings"
+        assert command == " ".join(["katt", *faulty.command(arguments, ceilings=False)[1:]])
 
 
 def test_a_variant_that_hangs_is_a_failed_row(faulty):
