@@ -23,14 +23,6 @@ struct ConvertVectors {
     tile::store(out + row * out_stride + column,
                 tile::load<Vec>(x + row * x_stride + column, lanes), lanes);
   }
-  /// With AVX2, which rounds two vectors at once.
-  template <class Vec, class Lanes>
-  KOKKOS_INLINE_FUNCTION void pair(std::int64_t row, std::int64_t column, Lanes /*lanes*/) const
-      requires(sizeof(Vec) == 32) {
-    const From* source = x + row * x_stride + column;
-    tile::store_two_to<Lanes::streamed>(out + row * out_stride + column, tile::load<Vec>(source),
-                                        tile::load<Vec>(source + tile::width_v<Vec>));
-  }
 };
 
 /// Calls f.operator()<From, To>() with the element types of the arguments.

@@ -96,9 +96,8 @@ KOKKOS_FORCEINLINE_FUNCTION auto bits_of(const HostVec& value) {
   if constexpr (std::is_same_v<T, float>) return _mm512_castps_si512(wide);
   else return avx512::narrow<T>(wide);
 }
-template <class T>
-KOKKOS_FORCEINLINE_FUNCTION __m512i bits_of_two(const HostVec& first, const HostVec& second) {
-  return _mm512_inserti64x4(_mm512_castsi256_si512(bits_of<T>(first)), bits_of<T>(second), 1);
+KOKKOS_FORCEINLINE_FUNCTION __m512i joined(__m256i low, __m256i high) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 KOKKOS_FORCEINLINE_FUNCTION __m512i load_bits(const void* source) {
   return _mm512_loadu_si512(source);
@@ -110,9 +109,8 @@ KOKKOS_FORCEINLINE_FUNCTION auto bits_of(const HostVec& value) {
   if constexpr (std::is_same_v<T, float>) return _mm256_castps_si256(wide);
   else return avx2::narrow<T>(wide);
 }
-template <class T>
-KOKKOS_FORCEINLINE_FUNCTION __m256i bits_of_two(const HostVec& first, const HostVec& second) {
-  return avx2::narrow_two<T>(static_cast<__m256>(first), static_cast<__m256>(second));
+KOKKOS_FORCEINLINE_FUNCTION __m256i joined(__m128i low, __m128i high) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 KOKKOS_FORCEINLINE_FUNCTION __m256i load_bits(const void* source) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(source));
@@ -141,7 +139,8 @@ template <bool Stream, class Vec, class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_two_to(T* target, const Vec& first, const Vec& second) {
 #if defined(KATT_VEC_AVX512) || defined(KATT_VEC_AVX2)
   if constexpr (sizeof(T) == 2 && !std::is_same_v<Vec, float>) {
-    return impl::store_bits<Stream>(target, impl::bits_of_two<T>(first, second));
+    return impl::store_bits<Stream>(
+        target, impl::joined(impl::bits_of<T>(first), impl::bits_of<T>(second)));
   }
 #endif
   constexpr int lanes = sizeof(Vec) / sizeof(float);

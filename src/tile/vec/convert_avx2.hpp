@@ -42,44 +42,21 @@ template <class T>
   }
 }
 
-/// True where one of two vectors holds a NaN.
-[[gnu::always_inline]] inline bool holds_nan(__m256 a, __m256 b) {
-  return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
-}
-
-/// bf16 rounded to nearest even from the 16 bits of each element that are kept and those that are cut off: up from
-/// 0x8001, and from 0x8000 where the kept bits are odd.
-[[gnu::always_inline]] inline __m256i rounded(__m256i kept, __m256i cut) {
-  const __m256i above = _mm256_adds_epu16(cut, _mm256_and_si256(kept, _mm256_set1_epi16(1)));
-  const __m256i up = _mm256_subs_epu16(above, _mm256_set1_epi16(static_cast<short>(0x8000)));
-  return _mm256_add_epi16(kept, _mm256_min_epu16(up, _mm256_set1_epi16(1)));
-}
-
-/// Vectors of even and of odd elements of bf16, rounded to nearest even, side by side again.
+/// Vectors of even and of odd elements of bf16, so rounded, side by side again. One comparison asks both for
+/// a NaN, and without one 16 bits of all elements are rounded at once.
 [[gnu::always_inline]] inline __m256i narrow_pairs(__m256 even, __m256 odd) {
-  if (holds_nan(even, odd)) [[unlikely]] {
+  if (_mm256_movemask_ps(_mm256_cmp_ps(even, odd, _CMP_UNORD_Q)) != 0) [[unlikely]] {
     return _mm256_blend_epi16(_mm256_srli_epi32(bf16_in_upper_half(even), 16),
                               bf16_in_upper_half(odd), 0xAA);
   }
   const __m256i e = _mm256_castps_si256(even);
   const __m256i o = _mm256_castps_si256(odd);
-  return rounded(_mm256_blend_epi16(_mm256_srli_epi32(e, 16), o, 0xAA),
-                 _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xAA));
-}
-
-/// Two vectors rounded to nearest even, one after the other.
-template <class T>
-[[gnu::always_inline]] inline __m256i narrow_two(__m256 first, __m256 second) {
-  if (std::is_same_v<T, f16> || holds_nan(first, second)) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(narrow<T>(first)), narrow<T>(second), 1);
-  }
-  const __m256i a = _mm256_castps_si256(first);
-  const __m256i b = _mm256_castps_si256(second);
-  const __m256i low = _mm256_set1_epi32(0xFFFF);
-  const __m256i by_halves =
-      rounded(_mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16)),
-              _mm256_packus_epi32(_mm256_and_si256(a, low), _mm256_and_si256(b, low)));
-  return _mm256_permute4x64_epi64(by_halves, 0xD8);
+  const __m256i kept = _mm256_blend_epi16(_mm256_srli_epi32(e, 16), o, 0xAA);
+  const __m256i cut = _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xAA);
+  // Up from 0x8001, and from 0x8000 where the kept bits are odd.
+  const __m256i above = _mm256_adds_epu16(cut, _mm256_and_si256(kept, _mm256_set1_epi16(1)));
+  const __m256i up = _mm256_subs_epu16(above, _mm256_set1_epi16(static_cast<short>(0x8000)));
+  return _mm256_add_epi16(kept, _mm256_min_epu16(up, _mm256_set1_epi16(1)));
 }
 
 }  // namespace katt::avx2
