@@ -38,15 +38,15 @@ function(katt_reaches_kokkos file result)
 endfunction()
 
 # nvcc takes 18 s for the first line of a source that reaches Kokkos (cudafe++, cicc and the host compiler read it one
-# after the other). Sources of one target are therefore joined: twelve where g++ joins them, too
-# (katt_join_sources), else six, no two of a folder in one file: they share a namespace, and what is
+# after the other). Sources of one target are therefore joined: 24 where g++ joins all of them, too
+# (katt_join_sources), else eight, no two of a folder in one file: they share a namespace, and what is
 # local to a source must not meet its like.
 function(katt_join_cuda_sources target)
   get_target_property(any ${target} UNITY_BUILD)
   if(any)
-    set(joined_at_most 12)
+    set(joined_at_most 24)
   else()
-    set(joined_at_most 6)
+    set(joined_at_most 8)
   endif()
   set(folders "")
   set(batches 0)
