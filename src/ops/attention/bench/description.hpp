@@ -21,7 +21,7 @@
 
 namespace katt::attention {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   static constexpr const char* name = "attention";
   using ForwardArgs = ::katt::attention::ForwardArgs;

@@ -15,7 +15,7 @@
 
 namespace katt::convert_dtype {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp): from the
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp): from the
 /// dtype of the point to that of the axis `to`, backward the other way.
 struct Description {
   KATT_PASSES_OF(convert_dtype)

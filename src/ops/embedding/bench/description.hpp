@@ -15,7 +15,7 @@
 
 namespace katt::embedding {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(embedding)
   static constexpr const char* summary = "rows of a table by index";

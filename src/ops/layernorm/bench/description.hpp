@@ -9,7 +9,7 @@
 
 namespace katt::layernorm {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(layernorm)
   static constexpr const char* summary =

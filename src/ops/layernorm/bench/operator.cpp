@@ -1,4 +1,4 @@
-#include "op/tensor_operator.hpp"
+#include "op/description/describe.hpp"
 #include "ops/layernorm/bench/description.hpp"
 
 KATT_REGISTER_OPERATOR(layernorm)

@@ -12,7 +12,7 @@
 
 namespace katt::linear {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(linear)
   static constexpr const char* summary = "x · weightᵀ + bias";

@@ -17,7 +17,7 @@
 
 namespace katt::linear_cross_entropy {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(linear_cross_entropy)
   static constexpr const char* summary = "cross-entropy of hidden · weightᵀ without stored logits";

@@ -16,7 +16,7 @@
 
 namespace katt::rmsnorm {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(rmsnorm)
   static constexpr const char* summary = "x / sqrt(mean(x²) + eps) · weight over rows";

@@ -1,4 +1,4 @@
-#include "op/tensor_operator.hpp"
+#include "op/description/describe.hpp"
 #include "ops/rmsnorm_linear/bench/description.hpp"
 
 KATT_REGISTER_OPERATOR(rmsnorm_linear)

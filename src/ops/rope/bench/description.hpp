@@ -17,7 +17,7 @@
 
 namespace katt::rope {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(rope)
   static constexpr const char* summary = "rotary position embedding of Q, or of Q and K";

@@ -1,4 +1,4 @@
-#include "op/tensor_operator.hpp"
+#include "op/description/describe.hpp"
 #include "ops/softmax/bench/description.hpp"
 
 KATT_REGISTER_OPERATOR(softmax)

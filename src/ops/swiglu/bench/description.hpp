@@ -12,7 +12,7 @@
 
 namespace katt::swiglu {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(swiglu)
   static constexpr const char* summary = "silu(gate) · up";

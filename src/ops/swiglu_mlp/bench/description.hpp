@@ -13,7 +13,7 @@
 
 namespace katt::swiglu_mlp {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(swiglu_mlp)
   static constexpr const char* summary = "(silu(x · w_gateᵀ) · (x · w_upᵀ)) · w_downᵀ";

@@ -1,4 +1,4 @@
-#include "op/tensor_operator.hpp"
+#include "op/description/describe.hpp"
 #include "ops/swiglu_mlp/bench/description.hpp"
 
 KATT_REGISTER_OPERATOR(swiglu_mlp)

@@ -16,7 +16,7 @@
 
 namespace katt::ternary_linear {
 
-/// The operator as sweeps, `katt run` and the tests see it (op/tensor_operator.hpp).
+/// The operator as sweeps, `katt run` and the tests see it (op/description/describe.hpp).
 struct Description {
   KATT_PASSES_OF(ternary_linear)
   static constexpr const char* summary = "BitNet b1.58: ternary weights, 8-bit activations";
