@@ -64,10 +64,16 @@ bool is_skinny_bf16(const GemmArgs& args) {
   return impl::bf16_takes(args) && impl::is_skinny(args);
 }
 
+/// Tokens of a skinny product.
+std::int64_t tokens_of(const GemmArgs& args) { return args.trans_a ? args.k() : args.m(); }
+
 /// True when a skinny product has so few tokens that it is faster than AMX tiles, which multiply sixteen rows at a
 /// time, of factors that are packed: x · weightᵀ by dot products, else and in the gradients on the vectors.
-bool is_below_tiles(const GemmArgs& args) {
-  return args.trans_b ? args.m() <= 4 : (args.trans_a ? args.k() : args.m()) <= 12;
+bool is_below_tiles(const GemmArgs& args) { return tokens_of(args) <= (args.trans_b ? 4 : 12); }
+
+/// True when a gradient of so many tokens is faster packed: with AVX2 its sums are loaded and stored more often.
+bool is_faster_packed(const GemmArgs& args) {
+  return tile::lanes_v<Host> == 8 && !args.trans_b && tokens_of(args) > 48;
 }
 
 template <class Exec>
@@ -114,7 +120,11 @@ GemmEngine<Host> skinny_engine() {
           .unit = tile::vector_name,
           .taken = "products of 1 to 64 tokens",
           .takes = impl::is_skinny,
-          .rank = [](const GemmArgs& args) { return is_below_tiles(args) ? 5 : 3; },
+          .rank =
+              [](const GemmArgs& args) {
+                if (is_faster_packed(args)) return 0;
+                return is_below_tiles(args) ? 5 : 3;
+              },
           .workspace_bytes =
               [](const Host& exec, const GemmArgs& args) {
                 return impl::skinny_workspace_bytes(exec, args, Unit);
