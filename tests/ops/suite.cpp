@@ -1,8 +1,7 @@
-#include "tests/ops/suite.hpp"
-
 #include <algorithm>
 
 #include "memory/tracker.hpp"
+#include "tests/ops/suite_checks.hpp"
 
 namespace katt::testing {
 namespace {
