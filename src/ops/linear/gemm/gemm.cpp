@@ -73,7 +73,7 @@ bool is_below_tiles(const GemmArgs& args) { return tokens_of(args) <= (args.tran
 
 /// True when a gradient of so many tokens is faster packed: with AVX2 its sums are loaded and stored more often.
 bool is_faster_packed(const GemmArgs& args) {
-  return tile::lanes_v<Host> == 8 && !args.trans_b && tokens_of(args) > 48;
+  return tile::lanes_v<Host> == 8 && !args.trans_b && tokens_of(args) >= 48;
 }
 
 template <class Exec>
