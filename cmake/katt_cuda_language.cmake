@@ -37,7 +37,7 @@ function(katt_reaches_kokkos file result)
   set(${result} ${reaches} PARENT_SCOPE)
 endfunction()
 
-# nvcc takes 18 s for the first line of a source that reaches Kokkos (cudafe++, cicc and the host compiler read it one
+# nvcc takes 15 s for the first line of a source that reaches Kokkos (cudafe++, cicc and the host compiler read it one
 # after the other). Sources of one target are therefore joined: 24 where g++ joins all of them, too
 # (katt_join_sources), else eight, no two of a folder in one file: they share a namespace, and what is
 # local to a source must not meet its like.
