@@ -1,5 +1,3 @@
-# katt_add_test(NAME SOURCES... [LABELS LABEL...]): one GoogleTest program, linked with the driver
-# library and with tests/test_main.cpp (which starts Kokkos), and one test of CTest.
 # With the CUDA backend a test runs on a device, which may be one in software (tests/with_device): Kokkos
 # cannot start without one.
 set(katt_test_launcher "")
@@ -53,19 +51,6 @@ function(katt_test_properties name)
                ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;OMPI_MCA_pml=ob1;OMPI_MCA_btl=^ofi,openib,tcp;OMPI_MCA_osc=^ucx;UBSAN_OPTIONS=print_stacktrace=1;${katt_test_environment}")
 endfunction()
 
-function(katt_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LABELS")
-  string(REPLACE "." "_" target test_${name})
-  add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
-  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  target_link_libraries(${target} PRIVATE katt_test_main)
-  katt_target_defaults(${target})
-  katt_precompile(${target} REUSE_FROM katt_test_main)
-  add_test(NAME ${name} COMMAND ${katt_test_launcher} $<TARGET_FILE:${target}>
-                                --gtest_brief=1)
-  katt_test_properties(${name} ${arg_LABELS})
-endfunction()
-
 # katt_add_ranks(NAME COMMAND... RANKS COUNT...): a command under mpirun with so many ranks, as tests NAME.ranks_2 and so
 # on, whatever the number of cores and whoever the user is.
 function(katt_add_ranks name)
@@ -90,19 +75,25 @@ function(katt_add_ranks name)
   endforeach()
 endfunction()
 
-# katt_add_device_tests(NAMES SOURCES): the program test_device of these sources, and a test of each
-# one's name, with the label device. nvcc reads three of them in the time of two
-# (katt_join_cuda_sources). A source's tests are those of the suites that it names; were one missed,
-# it would run in the last test, device.others.
-function(katt_add_device_tests names sources)
-  add_executable(test_device ${sources})
-  set_target_properties(test_device PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  target_link_libraries(test_device PRIVATE katt_test_main)
-  target_compile_definitions(test_device PRIVATE KATT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  katt_target_defaults(test_device)
+# katt_add_tests(PROGRAM SOURCES): the program test_PROGRAM of these sources, linked with the driver library and with
+# tests/test_main.cpp (which starts Kokkos), and of each source tests/FOLDER/test_NAME.cpp a test FOLDER.NAME with the
+# label FOLDER or, of test_device, device. Joined, sources compile in two fifths of the time (katt_join_sources; with
+# CUDA katt_join_cuda_sources). A source's tests are those of the suites that it names; were one missed, it would run in
+# the last test, PROGRAM.others.
+function(katt_add_tests program sources)
+  set(target test_${program})
+  add_executable(${target} ${sources})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(${target} PRIVATE katt_test_main)
+  target_compile_definitions(${target} PRIVATE KATT_SOURCE_DIR="${PROJECT_SOURCE_DIR}") # the place of the cases
+  if(NOT KATT_CUDA)
+    katt_join_sources(${target})
+  endif()
+  katt_target_defaults(${target})
+  katt_precompile(${target} REUSE_FROM katt_test_main)
   set(suite "(TEST|TEST_F|TEST_P|TYPED_TEST|RC_GTEST_PROP|INSTANTIATE_TYPED_TEST_SUITE_P)[(]([A-Za-z0-9]+)")
   set(known "")
-  foreach(name source IN ZIP_LISTS names sources)
+  foreach(source ${sources})
     file(STRINGS ${source} lines REGEX "^${suite}")
     set(filter "")
     foreach(line ${lines})
@@ -112,14 +103,26 @@ function(katt_add_device_tests names sources)
     list(REMOVE_DUPLICATES filter)
     list(APPEND known ${filter})
     list(JOIN filter ":" filter)
-    add_test(NAME ${name} COMMAND ${katt_test_launcher} $<TARGET_FILE:test_device> --gtest_brief=1
-                                  --gtest_filter=${filter})
-    katt_test_properties(${name} device)
+    cmake_path(GET source STEM name)
+    string(REGEX REPLACE "^test_" "" name ${name})
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(GET folder FILENAME folder)
+    set(arguments --gtest_brief=1 --gtest_filter=${filter})
+    add_test(NAME ${folder}.${name} COMMAND ${katt_test_launcher} $<TARGET_FILE:${target}> ${arguments})
+    if(program STREQUAL "device")
+      set(label device)
+    else()
+      set(label ${folder})
+    endif()
+    katt_test_properties(${folder}.${name} ${label})
+    if(program STREQUAL "ranks")
+      katt_add_ranks(${folder}.${name} $<TARGET_FILE:${target}> ${arguments} RANKS 2 3 4 8)
+    endif()
   endforeach()
   list(JOIN known ":" known)
-  add_test(NAME device.others COMMAND ${katt_test_launcher} $<TARGET_FILE:test_device>
-                                      --gtest_brief=1 --gtest_filter=-${known})
-  katt_test_properties(device.others device)
+  add_test(NAME ${program}.others COMMAND ${katt_test_launcher} $<TARGET_FILE:${target}>
+                                          --gtest_brief=1 --gtest_filter=-${known})
+  katt_test_properties(${program}.others ${label})
 endfunction()
 
 # katt_add_pytest(NAME DIRECTORY|FILE... [LABELS LABEL]): Python tests, run by the Python environment

@@ -44,8 +44,8 @@ ELSEWHERE = {
     "cc": "compiles the kernels that the fixture of test_code_blocks.py compiles, too",
     "cd": "the commands run in one folder",
     "mine": "the program of the reader; tests/structure/install_and_consume builds and runs one",
-    "test_ops_OP": "a pattern of names of tests, which scripts/test runs",
-    "test_io_fuzz": "minutes; scripts/test runs it",
+    "test_ops": "scripts/test runs it",
+    "test_io": "minutes; scripts/test runs it",
     "own_kernel": "tests/structure/install_and_consume builds and runs it",
 }
 # What a page calls the reader's files and numbers.

@@ -1,5 +1,5 @@
 // Damaged files of every format that the program reads, see fuzz.hpp and docs/troubleshooting.md:
-//   test_io_fuzz [--gtest_filter=Fuzz.NAME] [--seed N] [--count N] [--first N]
+//   test_io --gtest_filter=Fuzz.NAME [--seed N] [--count N] [--first N]
 
 #include <gtest/gtest.h>
 

@@ -121,7 +121,7 @@ TEST(ResultContents, AFileOfAnotherKindIsRefused) {
   EXPECT_THROW((void)io::read_runs(folder / "none.h5"), InputError);
 }
 
-TEST(ResultFile, SeveralRunsOfOneProgramAndTheirOrder) {
+TEST(ResultContents, SeveralRunsOfOneProgramAndTheirOrder) {
   const TemporaryFolder folder;
   const auto path = folder / "r.h5";
   ResultFile file = ResultFile::create(path, some_columns());

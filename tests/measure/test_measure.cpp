@@ -20,7 +20,7 @@ Contender make(const std::string& name, Behaviour behaviour, Journal* journal = 
   return enter([&] { return std::make_unique<toy::ToyCandidate>(name, n, behaviour, journal); });
 }
 
-const std::function<void()> no_flush = [] {};
+const std::function<void()> keeps_caches = [] {};
 
 TEST(Measure, VerifiesPoisonedOutputsBeforeAndAfterTiming) {
   Journal journal;
@@ -28,7 +28,7 @@ TEST(Measure, VerifiesPoisonedOutputsBeforeAndAfterTiming) {
   contenders.push_back(make("a", {}, &journal));
   EXPECT_EQ(journal, (Journal{"prepare a", "poison a", "run a", "verify a"}));
   const StopFlag stop{false};
-  ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
+  ASSERT_TRUE(measure(contenders, {.rounds = 3}, keeps_caches, stop));
   const Journal end(journal.end() - 3, journal.end());
   EXPECT_EQ(end, (Journal{"poison a", "run a", "verify a"}));
   EXPECT_EQ(contenders[0].measured.samples_s.size(), 3U);
@@ -41,7 +41,7 @@ TEST(Measure, RestoresBeforeEveryRun) {
     std::vector<Contender> contenders;
     contenders.push_back(make("a", {.restores = true}, &journal));
     const StopFlag stop{false};
-    ASSERT_TRUE(measure(contenders, {.rounds = 4, .cold = cold}, no_flush, stop));
+    ASSERT_TRUE(measure(contenders, {.rounds = 4, .cold = cold}, keeps_caches, stop));
     const auto runs = std::count(journal.begin(), journal.end(), "run a");
     EXPECT_EQ(std::count(journal.begin(), journal.end(), "restore a"), runs);
     for (std::size_t i = 1; i < journal.size(); ++i) {
@@ -61,7 +61,7 @@ TEST(Measure, RunsEveryContenderOnceARoundInVaryingOrder) {
   journal.clear();
   const StopFlag stop{false};
   constexpr int rounds = 40;
-  ASSERT_TRUE(measure(contenders, {.rounds = rounds}, no_flush, stop));
+  ASSERT_TRUE(measure(contenders, {.rounds = rounds}, keeps_caches, stop));
   // Warm-up comes first, the last verification (three entries each) at the end.
   journal.resize(journal.size() - 9);
   const Journal timed(journal.end() - 3 * rounds, journal.end());
@@ -86,7 +86,7 @@ TEST(Measure, AfterARoundContendersLeaveAndTheRoundsEnd) {
     return rounds == 9;
   };
   const StopFlag stop{false};
-  ASSERT_TRUE(measure(contenders, {.precision = 1, .race = true}, no_flush, stop, Bound(), {},
+  ASSERT_TRUE(measure(contenders, {.precision = 1, .race = true}, keeps_caches, stop, Bound(), {},
                       after_round));
   EXPECT_EQ(rounds, 9) << "the referee says when, not the precision";
   EXPECT_EQ(contenders[0].measured.samples_s.size(), 9U);
@@ -97,7 +97,7 @@ TEST(Measure, AfterARoundContendersLeaveAndTheRoundsEnd) {
   EXPECT_EQ(std::count(journal.begin(), journal.end(), "verify b"), 1) << "it cannot win";
 
   rounds = 0;
-  ASSERT_TRUE(measure(contenders, {.min_rounds = 5, .budget_s = 0, .race = true}, no_flush, stop,
+  ASSERT_TRUE(measure(contenders, {.min_rounds = 5, .budget_s = 0, .race = true}, keeps_caches, stop,
                       Bound(), {}, [&](std::span<Contender>) { return ++rounds == 100; }));
   EXPECT_EQ(rounds, 5) << "the budget ends a race, too";
 }
@@ -112,7 +112,7 @@ TEST(Measure, TakesThePointsOfAGroupOneAfterTheOther) {
   journal.clear();
   const StopFlag stop{false};
   constexpr int rounds = 30;
-  ASSERT_TRUE(measure(contenders, {.rounds = rounds}, no_flush, stop));
+  ASSERT_TRUE(measure(contenders, {.rounds = rounds}, keeps_caches, stop));
   journal.resize(journal.size() - 15);                   // the last verification
   journal.erase(journal.begin(), journal.begin() + 15);  // warm-up
   std::set<Journal> orders;
@@ -151,7 +151,7 @@ TEST(Measure, KeepsTheOrderOfASeed) {
     std::vector<Contender> contenders;
     for (const char* name : {"a", "b"}) contenders.push_back(make(name, {.run_s = 1e-4}, &journal));
     journal.clear();
-    (void)measure(contenders, {.rounds = 30, .budget_s = 0, .seed = seed}, no_flush, stop);
+    (void)measure(contenders, {.rounds = 30, .budget_s = 0, .seed = seed}, keeps_caches, stop);
     return journal;
   };
   EXPECT_EQ(order(3), order(3));
@@ -162,12 +162,12 @@ TEST(Measure, StopsAtTheBudgetButNotBeforeTheLeastRounds) {
   const StopFlag stop{false};
   std::vector<Contender> slow;
   slow.push_back(make("slow", {.run_s = 2e-3}));
-  ASSERT_TRUE(measure(slow, {.budget_s = 0, .precision = 0}, no_flush, stop));
+  ASSERT_TRUE(measure(slow, {.budget_s = 0, .precision = 0}, keeps_caches, stop));
   EXPECT_EQ(slow[0].measured.samples_s.size(), 7U);
   std::vector<Contender> more;
   more.push_back(make("more", {.run_s = 2e-3}));
   // A busy machine may leave few of 250 runs.
-  ASSERT_TRUE(measure(more, {.budget_s = 0.5, .precision = 0}, no_flush, stop));
+  ASSERT_TRUE(measure(more, {.budget_s = 0.5, .precision = 0}, keeps_caches, stop));
   EXPECT_GT(more[0].measured.samples_s.size(), 10U);
   EXPECT_LT(more[0].measured.samples_s.size(), 260U);
 }
@@ -177,7 +177,7 @@ TEST(Measure, BatchesShortRuns) {
   std::vector<Contender> contenders;
   contenders.push_back(make("short", {.run_s = 1e-6}));
   contenders.push_back(make("long", {.run_s = 2e-4}));
-  ASSERT_TRUE(measure(contenders, {.rounds = 5}, no_flush, stop));
+  ASSERT_TRUE(measure(contenders, {.rounds = 5}, keeps_caches, stop));
   EXPECT_GT(contenders[0].measured.inner, 10);
   EXPECT_LT(contenders[0].measured.samples_s[0], 1e-4);
   EXPECT_EQ(contenders[1].measured.inner, 1);
@@ -205,7 +205,7 @@ TEST(Measure, BatchesRunsOnADeviceForTwoMilliseconds) {
       contenders.push_back(enter([=] { return std::make_unique<Clocked>(run_s); }, 0, on_device));
     }
   }
-  ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
+  ASSERT_TRUE(measure(contenders, {.rounds = 3}, keeps_caches, stop));
   EXPECT_EQ(contenders[0].measured.inner, 5);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_EQ(contenders[i].measured.inner, 1) << i;
   EXPECT_TRUE(contenders[1].measured.sm_clock_hz.empty()) << "of a host";
@@ -236,7 +236,7 @@ TEST(Measure, TurnsMishapsIntoFailuresOfTheirOwn) {
   contenders.push_back(make("no memory", {.no_memory = true}));
   contenders.push_back(make("later", {.wrong_later = true}));
   contenders.push_back(make("good", {}));
-  ASSERT_TRUE(measure(contenders, {.rounds = 3}, no_flush, stop));
+  ASSERT_TRUE(measure(contenders, {.rounds = 3}, keeps_caches, stop));
   EXPECT_EQ(contenders[0].measured.status.name(), "failed");
   EXPECT_EQ(contenders[0].measured.status.reason(), "out(0, 0) is 1, expected 2");
   EXPECT_EQ(std::count(journal.begin(), journal.end(), "run wrong"), 1)
@@ -252,7 +252,7 @@ TEST(Measure, StopsWhenAsked) {
   const StopFlag stop{true};
   std::vector<Contender> contenders;
   contenders.push_back(make("a", {}));
-  EXPECT_FALSE(measure(contenders, {}, no_flush, stop));
+  EXPECT_FALSE(measure(contenders, {}, keeps_caches, stop));
 }
 
 TEST(Measure, MeasuresTheMemoryOfEachAlone) {

@@ -16,7 +16,7 @@ namespace {
 
 /// Every variant with every tile that takes the problem; naive comes first.
 template <class Exec>
-std::vector<Config> all_configs(const ProblemData& data) {
+std::vector<Config> backward_configs(const ProblemData& data) {
   return configs_of(backward_variants<Exec>(), backward_shape_args(data));
 }
 
@@ -60,7 +60,7 @@ TEST_P(AttentionBackward, MatchesReferenceForEveryTileAndStorage) {
   data->shape.causal = true;
   add_dout(*data);
   using Exec = Kokkos::DefaultExecutionSpace;
-  expect_reference<Exec>(*data, "bshd", all_configs<Exec>(*data), HeadLayout::bshd);
+  expect_reference<Exec>(*data, "bshd", backward_configs<Exec>(*data), HeadLayout::bshd);
 }
 
 TEST_P(AttentionBackward, SerialMatchesReference) {
@@ -85,7 +85,7 @@ TEST_P(AttentionBackward, OneVisibleKeyGivesNoGradientOfScores) {
     data->shape.causal = true;
     data->shape.window_left = 0;
     add_dout(*data);
-    for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>(*data)) {
+    for (const Config& config : backward_configs<Kokkos::DefaultExecutionSpace>(*data)) {
       // Tensor cores and AMX add in an order of their own; naive keeps no exact probability.
       if (config.variant != "flash" && config.variant != "flash_avx512_bf16") continue;
       const Outputs g = run_backward(Kokkos::DefaultExecutionSpace(), *data, config);
@@ -101,7 +101,7 @@ TEST_P(AttentionBackward, HoldsForLargeScores) {
   auto data = make_problem({1, 2, 2, 40, 70, 64}, GetParam(), 3, 40.0F);
   data->shape.scale = 1.0;
   add_dout(*data);
-  for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>(*data)) {
+  for (const Config& config : backward_configs<Kokkos::DefaultExecutionSpace>(*data)) {
     const Outputs g = run_backward(Kokkos::DefaultExecutionSpace(), *data, config);
     for (const auto* gradient : {&g.dq, &g.dk, &g.dv}) {
       for (const float value : *gradient) ASSERT_FALSE(std::isnan(value)) << config.variant;
@@ -171,7 +171,7 @@ RC_GTEST_PROP(AttentionBackwardProperty, EveryVariantMatchesReferenceAtAnySizeOf
   // naive's lse is that of products which the library sums in another order (in 16 bits of rounded
   // scores too), and fits its own gradients alone: those divide P by its sum.
   const bool naive_lse = *rc::gen::arbitrary<bool>();
-  for (const Config& config : one_of_each_variant(all_configs<Exec>(*data))) {
+  for (const Config& config : one_of_each_variant(backward_configs<Exec>(*data))) {
     const std::string forward = naive_lse && config.variant == "naive" ? "naive" : "auto";
     const Outputs made = run_backward(Exec(), *data, config, HeadLayout::bhsd, {forward, {}});
     const Status status = reference.compare(made).status;

@@ -18,7 +18,6 @@ namespace {
 
 using testing::product::alike;
 using testing::product::expect_reference;
-using testing::product::Problem;
 using testing::product::run;
 using testing::product::Values;
 
@@ -190,7 +189,7 @@ TEST(Gemm, TilesOfBf16JoinInEveryPlan) {
 TEST(Gemm, TilesGiveTheSameBitsWhereverTheyAreRead) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{7, 1056}, {75, 480}, {96, 480}};
   for (const auto& [m, k] : shapes) {
-    Problem p{
+    testing::product::Problem p{
         .m = m, .n = 48, .k = k, .a_dtype = Dtype::bf16, .b_dtype = Dtype::bf16, .trans_b = true};
     const Values values(p);
     const auto aligned = run(serial_host(), p, values);
@@ -232,7 +231,7 @@ TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
                                   {41, 1000, 333, 12}};
   for (const auto& [m, n, k, gap] : shapes) {
     for (const Dtype dtype : all_dtypes) {
-      Problem p = alike(m, n, k, dtype,
+      testing::product::Problem p = alike(m, n, k, dtype,
                         {.bias = m > 3, .alpha = 0.5F, .beta = m > 3 ? 1.0F : 0.0F, .gap = gap});
       expect_reference(p);
       const Values values(p);
@@ -264,7 +263,7 @@ TEST(Gemm, LowRanksAreWrittenWhole) {
 TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
   for (const Dtype dtype : all_dtypes) {
     // So large that a single row takes B for a stream.
-    Problem p{.m = 64,
+    testing::product::Problem p{.m = 64,
               .n = 337,
               .k = 1100,
               .a_dtype = dtype,
@@ -337,7 +336,7 @@ TEST(Gemm, AnEmptySumIsZero) {
 TEST(Gemm, EqualBitsForAnyNumberOfThreads) {
   for (const std::int64_t k : {40, 333, 1000}) {
     for (const Dtype dtype : all_dtypes) {
-      const Problem p = alike(331, 517, k, dtype, {.trans_a = true});
+      const testing::product::Problem p = alike(331, 517, k, dtype, {.trans_a = true});
       const Values values(p);
       const auto one = run(Kokkos::OpenMP(1), p, values);
       EXPECT_EQ(one, run(Kokkos::OpenMP(2), p, values)) << p.name();

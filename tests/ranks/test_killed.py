@@ -15,7 +15,7 @@ OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broad
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_one_dies(operation):
     mpirun = shutil.which("mpirun")
-    program = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "test_ranks_communicator"
+    program = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "test_ranks"
     if not mpirun:
         pytest.skip("no mpirun")
     start = time.monotonic()

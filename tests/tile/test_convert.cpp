@@ -41,8 +41,8 @@ std::vector<float> special_floats() {
 }
 
 template <class T>
-class ConvertTo : public testing::Test {};
-using HalfTypes = testing::Types<f16, bf16>;
+class ConvertTo : public ::testing::Test {};
+using HalfTypes = ::testing::Types<f16, bf16>;
 TYPED_TEST_SUITE(ConvertTo, HalfTypes);
 
 TYPED_TEST(ConvertTo, EveryPatternWidens) {

@@ -101,7 +101,7 @@ TEST(TernaryModel, LosesWhatPyTorchLoses) {
 }
 
 /// A random model that is made ternary, and a text of its vocabulary.
-Trainer small_trainer(TrainOptions options, bool ternary = true) {
+Trainer random_trainer(TrainOptions options, bool ternary = true) {
   options.shape = {.batch = 2, .seq = 19};
   nn::LlamaConfig config = test::small_config();
   if (ternary) config = nn::with_ternary(config);
@@ -111,7 +111,7 @@ Trainer small_trainer(TrainOptions options, bool ternary = true) {
 TEST(TernaryModel, CheckpointingChangesNoBit) {
   const auto train = [&](Dtype dtype, nn::Recompute what) {
     Trainer trainer =
-        small_trainer({.accumulation = 2, .dtype = dtype, .recompute = std::vector(4, what)});
+        random_trainer({.accumulation = 2, .dtype = dtype, .recompute = std::vector(4, what)});
     test::advance(trainer, small_data(), test::device_is_emulated() ? 1 : 2);
     return std::pair(trainer.parameters(), trainer.gradients());
   };
@@ -127,14 +127,14 @@ TEST(TernaryModel, ContinuesWithTheSameBitsAndReopensAsTernary) {
   const int half = test::device_is_emulated() ? 1 : 2;
   for (const Dtype dtype : test::some_of(std::vector{Dtype::bf16, Dtype::f32}, 1)) {
     const TrainOptions options{.dtype = dtype, .schedule = {.rate = 1e-2, .steps = 4}};
-    Trainer whole = small_trainer(options);
+    Trainer whole = random_trainer(options);
     test::advance(whole, data, 2 * half);
     const test::TemporaryFolder folder;
-    Trainer first = small_trainer(options), second = small_trainer(options);
+    Trainer first = random_trainer(options), second = random_trainer(options);
     test::train_in_two_runs(first, second, folder.path(), data, half);
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
     EXPECT_EQ(second.log().back().loss, whole.log().back().loss);
-    Trainer other = small_trainer(options, false);
+    Trainer other = random_trainer(options, false);
     EXPECT_TRUE(test::contains(test::message_of<InputError>([&] { other.resume(folder.path()); }),
                                "ternary: holds 1, expected 0"));
     // The opened model computes with the weights of the training: the loss of the next step is the
@@ -209,7 +209,7 @@ TEST(MasterDtype, MayBeThatOfTheWeights) {
         .dtype = dtype, .master_dtype = dtype, .schedule = {.rate = 1e-2, .steps = 6}};
     TrainOptions with_masters = options;
     with_masters.master_dtype = Dtype::f32;
-    Trainer whole = small_trainer(options, false);
+    Trainer whole = random_trainer(options, false);
     const auto elements = static_cast<std::size_t>(whole.layout().size());
     EXPECT_EQ(training::training_memory(Exec(), whole.config(), whole.options()).parameters,
               2 * elements);
@@ -219,16 +219,16 @@ TEST(MasterDtype, MayBeThatOfTheWeights) {
     EXPECT_LT(whole.log().back().loss, whole.log().front().loss);
     for (const float value : whole.parameters()) ASSERT_EQ(value, round_to(dtype, value));
     const test::TemporaryFolder folder;
-    Trainer first = small_trainer(options, false), second = small_trainer(options, false);
+    Trainer first = random_trainer(options, false), second = random_trainer(options, false);
     test::train_in_two_runs(first, second, folder.path(), data, 3);
     EXPECT_TRUE(second.parameters() == whole.parameters()) << name_of(dtype);
-    Trainer other = small_trainer(with_masters, false);
+    Trainer other = random_trainer(with_masters, false);
     EXPECT_TRUE(
         test::contains(test::message_of<InputError>([&] { other.resume(folder.path()); }),
                        "master_dtype: holds " + std::string(name_of(dtype)) + ", expected f32"));
   }
   EXPECT_TRUE(test::contains(test::message_of<InputError>([&] {
-                               (void)small_trainer({.master_dtype = Dtype::bf16}, false);
+                               (void)random_trainer({.master_dtype = Dtype::bf16}, false);
                              }),
                              "masters of bf16 for a model of f32: expected that or f32"));
 }
