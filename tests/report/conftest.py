@@ -28,13 +28,13 @@ def repository() -> Path:
     return REPOSITORY
 
 
-_read_sweep = cache(source._sweep)
+_isolated = cache(source.isolated)
 
 
 @pytest.fixture
 def published(repository, monkeypatch) -> Path:
-    """The folder of the published results, whose sweeps are read once in a session: together they take seconds."""
-    monkeypatch.setattr(source, "_sweep", _read_sweep)
+    """The folder of the published results, whose files are read once in a session: together they take seconds."""
+    monkeypatch.setattr(source, "isolated", _isolated)
     return repository / "results"
 
 

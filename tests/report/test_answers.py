@@ -12,7 +12,7 @@ from browser import driven, needs_browser
 from katt_report import compare, groups, load
 from katt_report.figures import draw_all
 from katt_report.figures.marks import SCALE
-from katt_report.isolation import logs_isolated
+from katt_report.isolation import logs_or_results
 from katt_report.pages.compare_page import compare_report
 from katt_report.pages.log_page import log_report
 from katt_report.pages.output import add_figure, render
@@ -162,7 +162,7 @@ def test_a_figure_without_marks_is_its_image(small):
 def test_other_pages_answer(files, tmp_path):
     """A comparison has its verdicts as series, a log its steps as marks."""
     for name, made in (("compare.html", compare_report(compare(*[load(files["seqlen"])] * 2), "a", "b")),
-                       ("report.html", log_report(logs_isolated(log(tmp_path / "log.h5")), ("png",)))):  # fmt: skip
+                       ("report.html", log_report(logs_or_results(log(tmp_path / "log.h5"))[0], ("png",)))):  # fmt: skip
         (tmp_path / name).mkdir()
         count, said = driven(made[name].decode(), """
             const frames = document.querySelectorAll('.frame'), frame = frames[0];

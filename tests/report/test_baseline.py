@@ -11,6 +11,7 @@ import synthetic
 from katt_report import InputError, groups, headline, load
 from katt_report.figures import draw_all
 from katt_report.figures.style import group_looks, top_of
+from katt_report.headline import answer, overall
 from katt_report.pages.page import report
 from katt_report.pages.points_table import points_table, text_table
 from katt_report.ratios import against_peers, only, with_baseline
@@ -88,6 +89,25 @@ def test_the_answer_is_against_naive_and_the_best_peer(path):
     assert "Katt over it (95 %)" in page
 
 
+def test_another_program_is_not_called_katts_fastest(path):
+    results = load(path)
+    kept = only(results, ["variant=torch_flash,torch_math,naive,dtype=f32"])
+    (group,) = groups(kept)
+    assert answer(group).startswith("At N = 4096, torch_flash is ") and overall([group]) == "No row was measured beside another."
+    kept.points["time_s"][kept.points["variant"] == "torch_flash"] *= np.where(np.arange(4) % 2, 9, 1)
+    assert "Katt" not in answer(groups(kept)[0])
+    (group,) = groups(with_baseline(only(results, ["variant=torch_flash,naive"]), "torch_flash"))
+    assert "Katt" not in answer(group)
+
+
+def test_a_ratio_to_a_peer_at_another_size_names_it(path):
+    results = load(path)
+    points = results.points
+    kept = points.where((points["seq_q"] < 4096) | ~np.isin(points["variant"], list(PEER_TIMES)))
+    first = answer(groups(dataclasses.replace(results, points=kept))[0])
+    assert first.startswith("At N = 4096, flash is ") and first.endswith(" at N = 2048.")
+
+
 def test_without_samples_there_is_no_ratio(path, tmp_path):
     file = with_peers(sizes=(512, 1024))
     file.samples = {}
@@ -159,6 +179,14 @@ def test_only(path, wanted, rows):
     assert len(only(load(path), wanted).points) == rows
 
 
+def test_only_a_label_with_a_comma(tmp_path):
+    file = synthetic.attention_seqlen(sizes=(512,), dtypes=("f32",))
+    file.rows[0]["label"], file.rows[1]["label"] = "GPT-2, small", "GPT-2"
+    results = load(synthetic.write(tmp_path / "r.h5", file))
+    assert len(only(results, ["label=GPT-2, small"]).points) == 1
+    assert len(only(results, ["label=GPT-2,dtype=f32", "label=GPT-2, small"]).points) == 2
+
+
 @pytest.mark.parametrize(("wanted", "text"), [
     ("varient=flash", "the column varient, did you mean variant?"),
     ("variant=flesh", "variant=flesh, did you mean flash?, expected variant of the file: flash, naive, torch_flash"),
@@ -192,8 +220,9 @@ def test_the_table_on_the_terminal(path, tmp_path, capsys, monkeypatch):
     assert [line.split()[:2] for line in lines[2:]] == [[str(n), "flash"] for n in (512, 1024, 2048, 4096)]
     assert len({len(line) for line in lines[1:]}) == 1, "columns line up"
     assert os.listdir(tmp_path) == []
-    status, out, err = run(capsys, path, "--table", "-o", tmp_path / "out")
-    assert (status, out) == (2, "") and "--table" in err
+    for more in (("-o", tmp_path / "out"), ("--overwrite",), ("--formats", "png")):
+        status, out, err = run(capsys, path, "--table", *more)
+        assert (status, out, err.count("\n")) == (2, "", 1) and f"--table: holds {more[0]} beside it" in err
 
 
 @pytest.mark.rendered

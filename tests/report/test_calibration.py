@@ -193,8 +193,10 @@ def test_a_report_shows_widened_intervals(path, tmp_path, capsys):
         assert after["time_lo_s"] <= before["time_lo_s"] and before["time_hi_s"] <= after["time_hi_s"]
     assert "speedup" in wide.points["note"][1] and "speedup" not in wide.points["note"][0], "naive is the baseline"
     assert main([file, "-o", str(tmp_path / "out"), "--calibration", str(path)]) == 0
-    assert "hold the differences between 8 runs: speedup 5." in (tmp_path / "out" / "report.html").read_text()
+    assert "hold the differences between 8 runs on Intel Xeon (Sapphire Rapids) (2 cores): speedup 5." in (tmp_path / "out" / "report.html").read_text()
     assert plain.points["note"][1] == "", "the file's own table stays"
+    plain.runs["one.h5", "run-0001"]["peers"] = '{"torch": "torch 2"}'
+    assert with_between_runs(plain, terms).points["note"][1].endswith(" %; those of ratios to peers do not")
 
 
 def test_what_is_no_calibration_is_refused(tmp_path, files, capsys):

@@ -90,6 +90,12 @@ def test_every_folder_keeps_files_of_another_origin(command, tmp_path, capsys):
     assert figure.read_text() != "mine"
 
 
+@pytest.mark.parametrize("command", ["compare", "history", "calibration", "portability"])
+def test_overwrite_needs_a_folder(command, files, capsys):
+    status, out, err = run(capsys, command, *[files["rmsnorm"]] * (2 if command == "compare" else 1), "--overwrite")
+    assert (status, out, err.count("\n")) == (2, "", 1) and "--overwrite: holds nothing to replace, expected -o DIR" in err
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 def test_bad_files(tmp_path, capsys, how):
     path = tmp_path / "r.h5"

@@ -73,6 +73,24 @@ def test_a_slowdown_is_found_under_the_same_noise(tmp_path):
         assert all(row.metric == "speedup" and row.ratio == pytest.approx(1 / 1.6, rel=0.2) for row in worse)
 
 
+def test_each_machine_of_a_file_is_judged_by_itself(tmp_path):
+    """The slower machine comes last in the old file and first in the new one."""
+    results = []
+    for name, runs in (("old", ("run-0001", "run-0002")), ("new", ("run-0002", "run-0001"))):
+        file = synthetic.File()
+        for run in runs:
+            factor, about = (1.0, {}) if run == "run-0001" else (3.0, {"device": "AMD EPYC 9654", "cores": 96})
+            part = synthetic.attention_seqlen(1, sizes=(512,), dtypes=("f32",), slow={(512, "f32"): factor})
+            file.rows += [row | {"run": run} for row in part.rows]
+            file.samples |= {(run, point): seconds for (_, point), seconds in part.samples.items()}
+            file.runs[run] = synthetic.run_attributes(**about)
+            file.ceilings[run] = [("fma_f32", 1e9 * factor, "FLOP/s", 0)]
+        results.append(load(synthetic.write(tmp_path / f"{name}.h5", file)))
+    found = compare(*results)
+    assert sorted(row.verdict for row in found.rows) == ["baseline"] * 2 + ["same"] * 2
+    assert len({row.name for row in found.rows}) == 4 and found.drift == (1.0, 1.0)
+
+
 def test_tolerance(pair):
     slow = {(1024, "f32"): 1.4, (2048, "f32"): 1.4, (4096, "f32"): 1.4}
     old, _ = pair(rounds=25)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import synthetic
 from katt_report import compare, load
+from katt_report.calibration import slowed
 from katt_report.pages.compare_page import table_text
 from katt_report.schema import is_identity
 
@@ -42,6 +43,15 @@ def judged(tmp_path):
 
 def test_columns_are_no_axes():
     assert not any(is_identity(name) for name in COLUMNS)
+
+
+def test_a_slowed_program_needs_more_cycles(tmp_path):
+    results = load(synthetic.write(tmp_path / "a.h5", counted(synthetic.attention_seqlen(dtypes=("f32",), sizes=(512,)))))
+    slower = slowed(results, 1.3)
+    for row in results.points.rows():
+        factor = 1.0 if row["variant"] == "naive" else 1.3
+        assert slower.cycles_of(row) == pytest.approx(factor * results.cycles_of(row))
+    assert compare(results, slower).regressions == 1
 
 
 def test_samples_are_read(tmp_path):

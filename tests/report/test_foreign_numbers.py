@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import synthetic
 from katt_report import InputError, load
+from katt_report.isolation import logs_or_results
+from katt_report.published.source import open_source
 from test_cli import run
 
 INF, NAN = math.inf, math.nan
@@ -62,6 +64,39 @@ def test_numbers_that_are_not_finite(how, tmp_path, capsys):
         assert status in (0, 1, 2, 3) and err.count("\n") == (status == 2), (arguments, err)
         if "--json" in arguments and status != 2 and out:
             json.loads(out)
+
+
+@pytest.mark.parametrize("name", ["samples", "cycles"])
+def test_samples_that_are_texts(name, tmp_path, capsys):
+    path = made(tmp_path / "x.h5")
+    with h5py.File(path, "r+") as file:
+        file[f"{name}/run-0001/odd"] = ["a", "b"]
+    for command in ([path, "--table"], ["compare", path, path]):
+        status, out, err = run(capsys, *command)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"katt-report: {path}: holds /{name}/run-0001/odd of type object, expected numbers")
+
+
+@pytest.mark.parametrize("attributes", [{"log": "train"}, {"generator": "katt experiments"}], ids=str)
+def test_a_sparse_dataset_takes_no_memory(attributes, tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.attrs.update(attributes)
+        file.create_dataset("loss", (1 << 30,), "<f8", chunks=(1 << 20,))
+    for reader in (logs_or_results, open_source):
+        if reader is open_source or "log" in attributes:
+            with pytest.raises(InputError, match="/loss of 1073741824 elements, expected at most 1 GiB"):
+                reader(tmp_path / "x.h5")
+
+
+def test_the_library_meets_foreign_files_in_a_child(tmp_path, monkeypatch, capsys):
+    """A crash of HDF5 on one file of a folder is a line."""
+    path = made(tmp_path / "x.h5")
+    monkeypatch.setattr(h5py, "File", lambda *_, **__: os.kill(os.getpid(), 11))
+    for command in ("fresh", "portability", "readme"):
+        if command == "readme":
+            (tmp_path / "a.md").write_text("<!-- katt: ./x.h5 speedup --><!-- /katt -->")
+        status, out, err = run(capsys, command, tmp_path / "a.md" if command == "readme" else tmp_path)
+        assert (status, out) == (2, "") and f"{path}: holds damaged HDF5 on which the HDF5 library crashes" in err
 
 
 @pytest.mark.parametrize("wrong", [

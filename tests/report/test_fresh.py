@@ -10,7 +10,18 @@ import pytest
 import synthetic
 from katt_report import InputError, load
 from katt_report.published.cpp_tokens import code_digest, token_hash
-from katt_report.published.fresh import FRESH, NONE, STALE, UNKNOWN, Freshness, Share, freshness, share, source_tree
+from katt_report.published.fresh import (
+    FRESH,
+    NONE,
+    STALE,
+    UNKNOWN,
+    Freshness,
+    Share,
+    freshness,
+    parts,
+    share,
+    source_tree,
+)
 from test_cli import run
 
 SOURCES = {
@@ -163,10 +174,31 @@ def test_the_command_lists_by_machine_and_experiment(tmp_path, tree, capsys):
     }]  # fmt: skip
 
 
+def test_a_variant_without_code_is_unknown_beside_others_and_a_skipped_one_is_not(tmp_path, tree):
+    file = file_of(*ROWS, ("fused", ""), ("onednn", ""))
+    file.rows[-1] |= {"status": "skipped", "reason": "cannot be loaded"}
+    assert states(synthetic.write(tmp_path / "a.h5", file), tree) == [FRESH, FRESH, NONE, UNKNOWN, NONE]
+
+
+def test_json_names_its_code(tmp_path, tree, capsys):
+    folder = tmp_path / "results" / "zen4-avx512-2c" / "calls"
+    folder.mkdir(parents=True)
+    about = {"machine": {"cpu": "AMD EPYC", "isa": ["avx512f"], "cores": 2}, "rows": [{"op": "a"}, {"op": "b"}]}
+    code = {FUSED[-1]: token_hash(SOURCES[FUSED[-1]])}
+    (folder / "calls.json").write_text(json.dumps({**about, "code": code}))
+    (folder / "foreign.json").write_text("[1]")
+    (folder / "summary.json").write_text('{"loss": 1}')
+    (told,) = parts([tmp_path / "results"], source_tree(tree))
+    assert (told.machine, told.experiment, told.share) == ("zen4-avx512-2c", "calls", Share(fresh=2))
+    (tree / FUSED[-1]).write_text("")
+    status, out, _ = run(capsys, "fresh", folder / "calls.json", "--source", tree)
+    assert status == 0 and out.endswith("0 of 2 rows are fresh\n")
+
+
 def test_bad_input(tmp_path, tree, capsys, files):
     for arguments, expected in (
         ((tmp_path / "none.h5",), "none.h5: holds nothing (no such file), expected "),
-        ((tree,), "tree: holds no *.h5, expected result files"),
+        ((tree,), "tree: holds no *.h5 or *.json, expected result files"),
         (
             (files["seqlen"], "--source", tmp_path),
             f"{tmp_path}: holds no folder src/ops, expected a source tree of Katt",

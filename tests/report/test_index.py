@@ -90,6 +90,17 @@ def test_a_summary_that_is_no_interval(columns, told, results, capsys):
     assert (status, out, err.count("\n")) == (2, "", 1) and f"models.h5: holds /summary with {told}, expected" in err
 
 
+def test_a_summary_counts_the_best_peer_of_a_case(results):
+    with h5py.File(results / ZEN4 / "alone" / "models.h5", "w") as models:
+        models.attrs["generator"], models["tokens_s"] = "katt experiments", [1.0]
+        columns = {"model": ["a", "a", "b"], "peer": ["x", "y", "x"], "rows": [1, 4, 1], "katt_time_s": [1.0, 1.1, 1.0]}
+        for name, values in {**columns, "speedup": [8.0, 2.0, 8.0]}.items():
+            models[f"summary/{name}"] = values
+        models["summary/speedup_lo"] = models["summary/speedup_hi"] = models["summary/speedup"]
+    (found,) = (e for e in entries(results, None) if e.machine == ZEN4)
+    assert (found.over, found.ratio.mid) == ("best other", pytest.approx(4.0))
+
+
 def test_a_folder_without_results(tmp_path, capsys):
     status, _, err = run(capsys, "index", tmp_path)
     assert (status, err) == (2, f"katt-report: {tmp_path}: holds no results, expected a folder with result files in "

@@ -2,15 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 import synthetic
 from katt_report import groups, headline, load
 from katt_report.figures import draw_all
 from katt_report.headline import cautions
-from katt_report.limits import checked
+from katt_report.limits import believed, checked
 from katt_report.load import Ceiling
 from katt_report.pages.page import report
 from katt_report.pages.points_table import text_table
+from katt_report.points import Points
 
 
 def ceilings(**values) -> list[Ceiling]:
@@ -54,6 +56,13 @@ def test_a_disturbed_ceiling_is_a_dash(tmp_path):
     assert "ceiling" not in [plot.name for plot in draw_all(group)], "no row has a believable ceiling"
     assert "– (disturbed)" in text_table(group)
     assert not any("Nearest to a measured ceiling" in line for line in headline(results)[0][1])
+
+
+def test_a_disturbed_ceiling_of_one_thread_doubts_no_row_of_two():
+    points = Points({"source": np.array(["r.h5"] * 2), "run": np.array(["run-0001"] * 2), "threads": np.array([1, 2]),
+                     "ceiling": np.array(["fma_f32"] * 2), "ceiling_fraction": np.array([0.5, 0.5])})  # fmt: skip
+    held = [Ceiling("fma_f32", value, "FLOP/s", threads, 0, "r.h5", "run-0001") for threads, value in ((1, math.nan), (2, 1))]
+    assert np.isnan(believed(points, held)).tolist() == [True, False]
 
 
 def test_a_row_above_its_ceiling_has_no_share(tmp_path):

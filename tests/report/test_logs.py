@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from katt_report import InputError, cli
 from katt_report.figures.shares import rest_of
-from katt_report.isolation import logs_isolated
+from katt_report.isolation import logs_or_results
 from katt_report.pages.log_page import curves, log_lines, log_report, profile_table
 from katt_report.published.source import open_source
 
@@ -32,7 +32,7 @@ def log(path, rows=ROWS, **about):
 
 
 def test_phases_are_profiles_of_their_own(tmp_path):
-    (read,) = logs_isolated(log(tmp_path / "a.h5"))
+    (read,) = logs_or_results(log(tmp_path / "a.h5"))[0]
     assert [part.name for part in read.profile.outermost] == ["prefill", "Kokkos::ViewFill", "decode"]
     first = read.profile.phase(read.profile.outermost[0])
     assert [part.name for part in first.outermost] == ["katt::linear", "katt::rope"]
@@ -42,7 +42,7 @@ def test_phases_are_profiles_of_their_own(tmp_path):
 
 
 def test_words_and_table(tmp_path):
-    (read,) = logs_isolated(log(tmp_path / "a.h5"))
+    (read,) = logs_or_results(log(tmp_path / "a.h5"))[0]
     lines = log_lines(read)
     assert lines[0] == "2 steps: loss 3 to 2.5."
     assert lines[1] == "prefill: 400 ms of an answer, 40 %; of it linear 75 % and rope 12 %."
@@ -63,7 +63,7 @@ def test_a_log_says_how_it_was_made(tmp_path):
 
 def test_logs_and_results_are_not_mixed(tmp_path, files, capsys):
     path = log(tmp_path / "a.h5")
-    assert logs_isolated(files["seqlen"]) == []
+    assert logs_or_results(files["seqlen"])[0] == []
     assert cli.main([str(path), files["seqlen"], "-o", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -75,7 +75,7 @@ def test_a_profile_that_is_none(tmp_path):
         del file["profile"]
         file.create_group("profile")
     with pytest.raises(InputError):
-        logs_isolated(path)
+        logs_or_results(path)
 
 
 def training(path, losses, **columns):
@@ -90,7 +90,7 @@ def test_a_training_log_shows_its_loss(tmp_path):
     losses = 3.0 * np.exp(-np.arange(200) / 60) + 1.0
     losses[150] = np.nan
     path = training(tmp_path / "t.h5", losses, grad_norm=losses / 2, lr=np.full(200, 1e-3), time_s=0.1 + losses / 100)
-    (read,) = logs_isolated(path)
+    (read,) = logs_or_results(path)[0]
     plot = curves(read, "loss")
     panels = {panel.get_ylabel(): panel for panel in plot.figure.axes}
     assert list(panels) == ["loss", "norm of the gradient", "time of a step"]  # a constant rate has no panel

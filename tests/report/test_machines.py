@@ -1,5 +1,7 @@
 """A file with runs of several machines, as katt merge makes it: their rows are apart, and are compared."""
 
+import math
+
 import synthetic
 from katt_report import groups, headline, load
 from katt_report.pages.machines import by_machine, machine_lines, machines_section
@@ -44,6 +46,27 @@ def test_times_at_common_rows(tmp_path):
     assert headline(results)[0] == ("machines", lines)
     section = machines_section(results)
     assert "940 GFLOP/s" in section and "470 GFLOP/s" in section
+
+
+def test_one_thread_is_not_compared_with_two(tmp_path):
+    file = two_machines(0.5)
+    for row in list(file.rows):
+        threads, slower = (1, 4.0) if row["run"] == "run-0001" else (2, 1.0)
+        file.rows.append(row | {"threads": threads, "time_s": slower * row["time_s"], "point": row["point"] + "t"})
+    results = load(synthetic.write(tmp_path / "r.h5", file))
+    assert f"{THERE} takes 0.500× the time of {HERE} at 4 common rows" in machine_lines(results)[1]
+    for row in file.rows:
+        row["threads"] *= 1 if row["run"] == "run-0001" else 7
+    results = load(synthetic.write(tmp_path / "r.h5", file))
+    assert f"{THERE} takes 0.500× the time of {HERE} at 4 common rows" in machine_lines(results)[1]
+
+
+def test_only_believed_ceilings_are_compared(tmp_path):
+    file = two_machines(0.5)
+    file.ceilings["run-0002"] += [("read_l2", 1e9, "B/s", 0), ("read_dram", 40e9, "B/s", 0), ("copy_l2", math.nan, "B/s", 0)]
+    section = machines_section(load(synthetic.write(tmp_path / "r.h5", file)))
+    assert "ceiling read_dram, 2 threads" in section
+    assert "1.00 GB/s" not in section and ">0 " not in section
 
 
 def test_machines_that_share_no_row(tmp_path):

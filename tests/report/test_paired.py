@@ -9,6 +9,7 @@ from katt_report import load
 from katt_report.compare import compare
 from katt_report.derived.paired import relative_rates
 from katt_report.figures import draw_all, paired
+from katt_report.figures.style import group_looks
 from katt_report.groups import groups
 from katt_report.headline import sentences
 from katt_report.pages.page import points_table
@@ -59,6 +60,15 @@ def test_the_figure_has_a_line_a_length_and_the_goal(group):
     labels = f32.get_legend_handles_labels()[1]
     assert labels.count("expected: 0.8") == 1 and sum("N = " in label for label in labels) == 2
     assert [text.get_text() for text in f32.get_xticklabels()] == ["0.25", "0.5", "1"]
+
+
+def test_a_variant_has_its_look_of_the_page(tmp_path):
+    file = block_masks()
+    file.rows = [line for line in file.rows if line["seq_q"] == 1024]
+    file.rows += [line | {"variant": name, "point": line["point"] + name} for line in file.rows for name in ("naive", "amx")]
+    group = groups(load(synthetic.write(tmp_path / "three.h5", file)))[0]
+    drawn = paired(group).figure.colours
+    assert drawn == {name: look.colour for name, look in group_looks(group).items() if name in drawn} and len(drawn) == 3
 
 
 def test_words_and_table_name_the_reference(group):

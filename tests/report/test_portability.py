@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import synthetic
-from katt_report.figures.portability import navigation
+from katt_report.figures.portability import limits, navigation
 from katt_report.published.files import read_each
 from katt_report.published.portability import (
     BEST_PEER,
@@ -77,6 +77,22 @@ def test_a_machine_without_support_gives_0(tmp_path, capsys):
     assert f"attention forward in f32 is not supported on {AVX2}: P = 0." in out
 
 
+def test_a_refusal_beside_one_peer_gives_0(tmp_path):
+    result = found(tmp_path, a=file(ZEN4, [({}, {"flash": (2.0, 0.5), "torch": (1.0, 0.9)})]),
+                   b=file(AVX2, [({}, {"flash": "skipped", "torch": (1.0, 0.9)})]))  # fmt: skip
+    operation = only(result.operations[PEERS])
+    assert {name: cell.efficiency.mid for name, cell in operation.cells[AVX2].items()} == {OURS: 0, "torch": 1, BEST_PEER: 1}
+    assert operation.portability[OURS] == Interval(0, 0, 0)
+
+
+def test_a_row_of_the_figure_has_the_points_of_one_kind(tmp_path):
+    """At 512 two machines have a peer, at 64 all three ran."""
+    small = ({"seq_q": 64, "seq_kv": 64}, {"flash": (1.0, 0.2)})
+    beside = ({}, {"flash": (2.0, 0.5), "torch": (1.0, 0.9)})
+    result = found(tmp_path, a=file(ZEN4, [small, beside]), b=file(AMX, [small, beside]), c=file(AVX2, [small]))
+    assert sorted(mark.place[0] for mark in limits(result, {}).figure.marks) == [50.0, 50.0, 90.0, 90.0]
+
+
 def test_a_peer_that_nobody_has_is_no_missing_support(tmp_path):
     cases = [({}, {"naive": (9.0, 0.1), "torch_flex": "skipped"})]
     result = found(tmp_path, a=file(ZEN4, cases, peers=()), b=file(AMX, cases, peers=()))
@@ -130,6 +146,7 @@ def test_report(tmp_path, capsys):
     status, out, err = run(capsys, "portability", tmp_path, "-o", tmp_path / "out")
     assert (status, err) == (0, "")
     assert "Katt's performance portability is 0.50 (0.48–0.53) of the machines' measured limits" in out
+    assert "the geometric mean of 2 operations, each over the 2 machines that have it." in out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"portability.html", "portability.json", "limits.png", "limits.svg", "cascade_f32.svg"} <= names
     held = json.loads((tmp_path / "out" / "portability.json").read_text())

@@ -1,6 +1,7 @@
 """`katt-report readme`: numbers of documents are those of the files; the project's own documents, too."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import h5py
 import pytest
 import synthetic
 from katt_report.cli import main
-from katt_report.published.readme import _file_line, is_experiment
+from katt_report.published.readme import _file_line, _speedups, is_experiment
 from katt_report.published.source import open_source
 from katt_report.statistics import paired_ratio
 
@@ -59,6 +60,9 @@ def test_numbers_are_those_of_the_file(tree):
     assert filled(tree, f"{SWEEP} speedup variant=flash dtype=f32") == f"{min(values):.1f} to {max(values):.1f}"
     assert filled(tree, f"{SWEEP} speedup variant=flash dtype=f32 of=max digits=4") == f"{max(values):.3f}"
     assert filled(tree, f"{SWEEP} speedup variant=flash dtype=f32 of=count") == str(len(values))
+    lone = next(line for line in source.rows if line["variant"] == "torch_flash")
+    lone["speedup"] = math.nan
+    assert filled(tree, f"{SWEEP} speedup variant=torch_flash of=count") == "3", "a row without a ratio"
     assert filled(tree, f"{SWEEP} dtype variant=flash seq_q=1024,512") == "f32, bf16"
     assert filled(tree, f"{SWEEP} time_s variant=flash dtype=f32 seq_q=512 of=min").split()[1] in ("µs", "ms")
     row = chosen[0]
@@ -130,6 +134,11 @@ def test_other_files_and_facts(tree):
     (f"<!-- katt: {SWEEP} table down=seq_q --><!-- /katt -->", "expected down=NAMES and across=NAMES"),
     (f"<!-- katt: {SWEEP} ratio over=nope variant=flash --><!-- /katt -->", "over=nope, expected a variant of"),
     (f"<!-- katt: {SWEEP} speedup digits=99999999999999999999 --><!-- /katt -->", "expected a whole number below 100"),
+    (f"<!-- katt: {SWEEP} speedup over=naive --><!-- /katt -->", "to which over=naive says nothing"),
+    (f"<!-- katt: {SWEEP} speedup with=range --><!-- /katt -->", "to which with=range says nothing"),
+    (f"<!-- katt: {SWEEP} speedup down=seq_q --><!-- /katt -->", "to which down=seq_q says nothing"),
+    (f"<!-- katt: {SWEEP} speedup seq_q=512 seq_q=1024 --><!-- /katt -->", "each NAME once"),
+    (f"<!-- katt: {SWEEP} commit variant=flash --><!-- /katt -->", "expected FILE commit alone"),
     ("<!-- katt: results/zen4-2c/models/models.h5 ratio over=x --><!-- /katt -->", "holds an unknown name ratio"),
 ])
 def test_bad_markers_are_refused_in_one_line(tree, capsys, text, line):
@@ -195,6 +204,25 @@ def test_the_readme_of_results(tree, capsys):
     (experiment / "results.md").write_text("<!-- katt: nonsense --><!-- /katt -->\n")
     assert main(["readme", str(folder)]) == 2
     assert "results.md: holds nonsense, expected FILE QUANTITY" in capsys.readouterr().err
+
+
+def test_a_point_counts_once_whatever_its_tiles_and_runs(tree):
+    path = tree / SWEEP
+    held = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
+    for line in [line for line in held.rows if line["variant"] == "flash"]:
+        slower = {"tile": "16x16", "point": line["point"] + "t", "time_s": 2 * line["time_s"], "speedup": line["speedup"] / 2}
+        held.rows.append(line | slower)
+        peer = {"variant": "torch", "tile": "auto", "point": line["point"] + "p", "time_s": 2 * line["time_s"]}
+        held.rows.append(line | peer)
+        held.samples["run-0001", peer["point"]] = 2 * held.samples["run-0001", line["point"]]
+    held.runs["run-0001"]["peers"] = '{"torch": "torch 2"}'
+    held.runs["run-0002"] = held.runs["run-0001"]
+    naive = next(line for line in held.rows if line["variant"] == "naive")
+    held.rows.append(naive | {"run": "run-0002", "label": "again"})
+    synthetic.write(path, held)
+    open_source.cache_clear()
+    text = _speedups(path.parent)
+    assert re.search(r"`flash` \| [^|]*\(2\) \|", text) and re.search(r"`torch` \| [^|]*\(2\) \|", text), text
 
 
 def test_texts_that_are_none(tree, tmp_path, capsys):

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.load import Results, text_of
 from katt_report.ratios import ratio_of
-from katt_report.statistics import Interval
+from katt_report.statistics import Interval, geometric_mean
 from katt_report.text import columns_text, list_text, names_text, ratio_text, seconds_text, usual_value
 
 LIMIT = 1.5
@@ -140,15 +138,12 @@ def table_text(verdict: Verdict) -> str:
     for explanation in verdict.idle:
         text.append(f"note: nothing needs the explanation of {names_text(*zip(*explanation.rows.items()))}")
     broken = len(verdict.unexplained)
+    mean = geometric_mean([case.ratio.mid for case in verdict.cases if case.ratio])
     text.append(
         f"{broken or 'no'} unexplained case{'s'[: broken != 1]} above {verdict.limit:g}: {len(verdict.cases)} cases, "
-        f"{len(above) - broken} explained, geometric mean {ratio_text(_mean(verdict.cases))}"
+        f"{len(above) - broken} explained, geometric mean {ratio_text(mean)}"
     )
     return "\n".join(text)
-
-
-def _mean(cases: list[Case]) -> float:
-    return float(np.exp(np.mean([math.log(case.ratio.mid) for case in cases if case.ratio])))
 
 
 def _lines(verdict: Verdict, cases: list[Case]) -> Iterator[tuple]:

@@ -125,8 +125,8 @@ def calibrate(runs: list[Results]) -> Calibration:
 def alarms(runs: list[Results]) -> list[Alarm]:
     """False alarms and detections of `compare` and of scripts/check_regression between runs of equal programs.
 
-    A few runs, evenly spread, are the old file, and each later run is the new one. A slowdown multiplies the samples
-    and times of all variants but naive in the new file. The between-runs terms are fitted without the two runs.
+    A few runs, evenly spread, are the old file, and each later run is the new one. A slowdown multiplies the samples,
+    cycles and times of all variants but naive in the new file. The between-runs terms are fitted without the two runs.
     """
     from katt_report.compare import REGRESSION, compare
 
@@ -164,7 +164,12 @@ def calibrate_terms(runs: list[Results]) -> Calibration | None:
 
 
 def with_between_runs(results: Results, calibration: Calibration) -> Results:
-    """A copy whose intervals are `Interval.widened` by the terms of their operators; `note` of such a row says so."""
+    """A copy whose intervals are `Interval.widened` by the terms of their operators; `note` of such a row says so.
+
+    Ratios to peers, which come from samples, stay as they are.
+    """
+    machine = calibration.machine or "a machine without a name"
+    without = "; those of ratios to peers do not" if results.peers else ""
     points = {name: column.copy() for name, column in results.points.columns.items()}
     notes = points["note"].astype(object)
     for index, op in enumerate(points["op"].tolist()):
@@ -178,7 +183,8 @@ def with_between_runs(results: Results, calibration: Calibration) -> Results:
             points[lo][index], points[hi][index] = wide.lo, wide.hi
             known.append(f"{metric} {100 * term:.1f} %")
         if known:
-            said = f"intervals of {op} hold the differences between {calibration.runs} runs: {', '.join(known)}"
+            said = (f"intervals of {op} hold the differences between {calibration.runs} runs on {machine}: "
+                    f"{', '.join(known)}{without}")  # fmt: skip
             notes[index] = "; ".join(part for part in (notes[index], said) if part)
     return replace(results, points=Points({**points, "note": notes.astype(np.str_)}))
 
@@ -192,8 +198,11 @@ def slowed(results: Results, factor: float) -> Results:
     for name in ("tflops", "gbytes_s", "speedup", "speedup_lo", "speedup_hi"):
         points[name] = np.where(ours, points[name] / factor, points[name])
     keys = set(results.points.where(ours).tuples(["source", "run", "point"]))
-    samples = {key: value * factor if key in keys else value for key, value in results.samples.items()}
-    return replace(results, points=Points(points), samples=samples)
+    samples, cycles = (
+        {key: value * factor if key in keys else value for key, value in held.items()}
+        for held in (results.samples, results.cycles)
+    )
+    return replace(results, points=Points(points), samples=samples, cycles=cycles)
 
 
 def _machine(runs: list[Results]) -> str:

@@ -6,7 +6,7 @@ show.
 """
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -17,7 +17,7 @@ from katt_report.errors import InputError
 from katt_report.load import Results
 from katt_report.points import Points
 from katt_report.ratios import believable
-from katt_report.statistics import Interval, median_interval, paired_ratio
+from katt_report.statistics import Interval, geometric_mean, median_interval, paired_ratio
 from katt_report.text import bytes_text, error_text, significant, usual_value, value_text
 
 LEVEL = 0.95
@@ -93,7 +93,7 @@ class Comparison:
     def mean_ratio(self) -> float | None:
         """The geometric mean of the ratios of the judged rows."""
         ratios = [row.ratio for row in self.rows if row.ratio and math.isfinite(row.ratio) and row.verdict != BASELINE]
-        return float(np.exp(np.mean(np.log(ratios)))) if ratios else None
+        return geometric_mean(ratios) if ratios else None
 
     @property
     def verdict(self) -> str:
@@ -156,9 +156,13 @@ def compare(
     rule (the paired ratio to the baseline's cycles, or the cycles themselves): else it is unclear, as the clock or the
     machine's other work has made the difference.
 
+    Where a file holds runs of several machines, rows match those of the same machine.
+
     `calibration` widens every interval by the between-runs term of its operator and metric on that machine.
     """
     old, new = believable(old), believable(new)
+    if any(len(set(_machines(one))) > 1 for one in (old, new)):
+        old, new = (_apart(one) for one in (old, new))
     names, notes = _identity(old.points, new.points)
     sides = [_side(results, names) for results in (old, new)]
     common = [key for key in sides[0].rows if key in sides[1].rows]
@@ -230,6 +234,15 @@ def interval_level(rows: int) -> float:
     normal = NormalDist()
     z = normal.inv_cdf(1.0 - (1.0 - LEVEL) / (2.0 * max(rows, 1)))
     return max(LEVEL, 2.0 * normal.cdf(z / math.sqrt(2.0)) - 1.0)
+
+
+def _machines(results: Results) -> list[str]:
+    return [results.machine_of(*key) for key in results.points.tuples(["source", "run"])]
+
+
+def _apart(results: Results) -> Results:
+    """The same with the machine as an axis of every row."""
+    return replace(results, points=Points({**results.points.columns, "machine": np.array(_machines(results), np.str_)}))
 
 
 def _source(points: Points) -> str:
@@ -430,7 +443,12 @@ def _drift(sides: list[_Side], judged: list[tuple]) -> tuple[float, float]:
         before, after = (side.rows[key] for side in sides)
         if before["variant"] == schema.BASELINE and before["time_s"] > 0 and after["time_s"] > 0:
             moved.append(before["time_s"] / after["time_s"])
-    ceilings = [{(c.name, c.threads): c.value for c in side.results.ceilings if c.value > 0} for side in sides]
+    apart = "machine" in sides[0].results.points
+    ceilings = [
+        {(c.name, c.threads, apart and side.results.machine_of(c.source, c.run)): c.value
+         for c in side.results.ceilings if c.value > 0}
+        for side in sides
+    ]  # fmt: skip
     moved += [ceilings[1][name] / value for name, value in ceilings[0].items() if name in ceilings[1]]
     moved = [factor for factor in moved if 0 < factor < math.inf]
     return min(moved), max(moved)

@@ -14,7 +14,7 @@ from katt_report.load import Results
 from katt_report.pages.machines import machine_lines
 from katt_report.points import Points
 from katt_report.ratios import fastest
-from katt_report.statistics import Interval
+from katt_report.statistics import Interval, geometric_mean
 from katt_report.text import bytes_text, error_text, list_text, percent_text, ratio_text
 
 _MOST_FAILURES = 6
@@ -24,17 +24,17 @@ _WRONG = {
 }
 
 
-def headline(results: Results) -> list[tuple[str, list[str]]]:
+def headline(results: Results, found: list[Group] | None = None) -> list[tuple[str, list[str]]]:
     """Sentences for each group: (the group's title, its sentences), the first of them the answer. `N^1.00` stands for a
     power.
 
     Rows that failed come first, under the title `failed`, then those that are suspect, under that one, then, with
-    several machines, their comparison.
+    several machines, their comparison. `found` are the groups, where they are known.
     """
     machines = machine_lines(results)
     wrong = [(status, lines) for status in schema.WRONG if (lines := warnings(results, status))]
     return [*wrong, *([("machines", machines)] if machines else []),
-            *((group.title, sentences(group)) for group in groups(results))]  # fmt: skip
+            *((group.title, sentences(group)) for group in found or groups(results))]  # fmt: skip
 
 
 def warnings(results: Results, status: str) -> list[str]:
@@ -60,14 +60,17 @@ def sentences(group: Group) -> list[str]:
 
 
 def answer(group: Group) -> str:
-    """One sentence: the speed of Katt's fastest variant over the baseline's, and over that of the fastest peer."""
+    """One sentence: the speed of Katt's fastest variant over the baseline's, and over that of the fastest peer; of the
+    fastest other where Katt has no row."""
     rows = fastest_rows(group)
-    names = list(dict.fromkeys(rows["variant"].tolist())) if len(rows) else []
-    versus = peer_part(group, rows)
-    if len(rows):
+    names = list(dict.fromkeys(rows["variant"].tolist()))
+    ours = _are_ours(group, rows)
+    versus = peer_part(group, rows if ours.any() else rows.where(ours))
+    if ours.any() or (len(rows) and not versus):
         rows, place = _at_largest(group, rows)
         text = speed_text(rows, "speedup", group.baseline)
-        names = names if len(names) == 1 else ["Katt's fastest variant"]
+        several = "Katt's fastest variant" if ours.any() else "the fastest other" if place else "The fastest other"
+        names = names if len(names) == 1 else [several]
         text = f"{names[0]} is {text}"
         place = f"{_first_upper(place)}, " if place else ""
         return f"{place}{text}{', and ' + versus if versus else ''}."
@@ -96,16 +99,12 @@ def overall(found: list[Group]) -> str:
 
 def _mean_speedup(group: Group) -> float | None:
     rows = fastest_rows(group)
-    return _mean(_at_largest(group, rows)[0]["speedup"]) if len(rows) else None
+    return geometric_mean(_at_largest(group, rows)[0]["speedup"]) if _are_ours(group, rows).any() else None
 
 
 def _mean_of_peers(group: Group) -> float | None:
     rows = _leading(group, fastest_rows(group))
-    return None if rows is None else _mean(rows["ratio"])
-
-
-def _mean(ratios: np.ndarray) -> float:
-    return float(np.exp(np.mean(np.log(ratios))))
+    return None if rows is None else geometric_mean(rows["ratio"])
 
 
 def _first_upper(text: str) -> str:
@@ -116,21 +115,26 @@ def fastest_rows(group: Group) -> Points:
     """The fastest of Katt's variants at each point, with a speedup; of all others where Katt has none."""
     points = group.best
     known = np.isfinite(points["speedup"]) & (points["variant"] != group.baseline)
-    ours = known & ~np.isin(points["variant"], [*group.peers, schema.BASELINE])
+    ours = known & _are_ours(group, points)
     rows = list(fastest(points, ours if ours.any() else known).values())
     return Points({name: np.array([row[name] for row in rows], dtype=column.dtype) for name, column in
                    points.columns.items()})  # fmt: skip
 
 
+def _are_ours(group: Group, points: Points) -> np.ndarray:
+    return ~np.isin(points["variant"], [*group.peers, schema.BASELINE])
+
+
 def peer_part(group: Group, beside: Points) -> str:
     """The ratio to the fastest peer of each point, at the x of the sentence that it is a part of (the largest of
-    `beside`); empty without a peer, or where the baseline is the reader's choice."""
+    `beside`), else with its own; empty without a peer, or where the baseline is the reader's choice."""
     rows = _leading(group, beside)
     if rows is None:
         return ""
     peers = rows.values("variant")
     name = peers[0] if len(peers) == 1 else "the best peer"
-    return speed_text(rows, "ratio", name)
+    elsewhere = group.x and len(beside) and rows[group.x].max() != beside[group.x].max()
+    return speed_text(rows, "ratio", name) + (f" {_at_largest(group, rows)[1]}" if elsewhere else "")
 
 
 def _leading(group: Group, beside: Points) -> Points | None:
@@ -188,7 +192,7 @@ def _by_dtype(group: Group) -> str:
         values = rows.where(dtype=dtype)["speedup"]
         if len(values):
             span = f" ({ratio_text(values.min())}× to {ratio_text(values.max())}×)" if len(values) > 1 else ""
-            parts.append(f"{dtype} {ratio_text(_mean(values))}×{span}")
+            parts.append(f"{dtype} {ratio_text(geometric_mean(values))}×{span}")
     return f"By dtype, over {group.baseline}: {'; '.join(parts)}."
 
 

@@ -25,28 +25,44 @@ def each_isolated(*paths) -> list[Results]:
     """The results of every file apart, each with a name of its own as the source of its rows."""
     paths = [Path(path) for path in paths]
     named = zip(paths, short_names(paths), strict=True)
-    return [merge([_in_child(path, name, read)]) for path, name in named]
+    return [merge([isolated(path, name, read)]) for path, name in named]
 
 
 def runs_isolated(path) -> list[Results]:
     """The repeats of a sweep in one file, a `Results` each, with every row (katt_report.calibration)."""
     path = Path(path)
-    return runs_of(_in_child(path, path.name, read), path)
+    return runs_of(isolated(path, path.name, read), path)
 
 
-def logs_isolated(*paths) -> list[Log]:
-    """The logs of katt train and katt generate among files of unknown origin."""
+def logs_or_results(*paths) -> tuple[list[Log], Results | None]:
+    """The logs of katt train and katt generate, or else the results, that files of unknown origin hold. Throws InputError
+    for files of both kinds."""
     paths = [Path(path) for path in paths]
-    found = [_in_child(path, name, read_log) for path, name in zip(paths, short_names(paths), strict=True)]
-    return [log for log in found if log]
+    found = [isolated(path, name, _log_or_results) for path, name in zip(paths, short_names(paths), strict=True)]
+    logs = [one for one in found if isinstance(one, Log)]
+    if logs and len(logs) < len(found):
+        raise InputError(paths[0], "logs beside result files", "one kind: result files, or logs alone")
+    return logs, None if logs else merge([merge([one]) for one in found])
 
 
-def _in_child(path: Path, name: str, reader):
+def _log_or_results(path: Path, name: str) -> Log | Results:
+    return read_log(path, name) or read(path, name)
+
+
+def isolated(path: Path, name: str, reader):
+    """What `reader(path, name)` gives, in a child process."""
+    answer = in_child(path, reader, path, name)
+    tell_more(f"read {path}")
+    return answer
+
+
+def in_child(path: Path, reader, *arguments):
+    """The same without a word; `path` is the file that an InputError names."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _read_and_send(path, name, reader, writing)
+        _read_and_send(writing, reader, *arguments)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         data = pipe.read()
@@ -56,12 +72,10 @@ def _in_child(path: Path, name: str, reader):
     answer = pickle.loads(data)
     if isinstance(answer, InputError):
         raise answer
-    if answer:
-        tell_more(f"read {path}")
     return answer
 
 
-def _read_and_send(path: Path, name: str, reader, writing: int) -> None:
+def _read_and_send(writing: int, reader, *arguments) -> None:
     """The child: reads, answers through the pipe, ends without the parent's cleanup."""
     status = 1
     try:
@@ -72,7 +86,7 @@ def _read_and_send(path: Path, name: str, reader, writing: int) -> None:
         # The output of a dying C library would break the one-line rule.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
-            answer = reader(path, name)
+            answer = reader(*arguments)
         except InputError as error:
             answer = error
         with os.fdopen(writing, "wb") as pipe:

@@ -44,7 +44,7 @@ def believed(points: Points, ceilings: list[Ceiling]) -> np.ndarray:
 
     A bandwidth is measured in the rounds of the row itself, so it does not depend on the ceilings of the run.
     """
-    disturbed = {(c.source, c.run, c.name) for c in ceilings if c.name in ARITHMETIC and math.isnan(c.value)}
-    wrong = np.array([key in disturbed for key in points.tuples(["source", "run", "ceiling"])], bool)
+    disturbed = {(c.source, c.run, c.name, c.threads) for c in ceilings if c.name in ARITHMETIC and math.isnan(c.value)}
+    wrong = np.array([key in disturbed for key in points.tuples(["source", "run", "ceiling", "threads"])], bool)
     shares = points["ceiling_fraction"]
     return np.where(wrong | ~(shares <= HIGHEST), math.nan, shares)

@@ -175,10 +175,20 @@ def short_names(paths: list[Path]) -> list[str]:
     return [printable(name) for name in names]
 
 
-def read(path: Path, source: str) -> Results:
-    """One file with every row kept; `source` names it in the results."""
+def read(path: Path, source: str, with_samples: bool = True) -> Results:
+    """One file with every row kept; `source` names it in the results. Its samples and cycles take most of the time."""
     kind = f"a Katt result file (HDF5, schema {schema.SCHEMA})"
-    return opened(path, kind, lambda file: _read(file, path, source))
+    return opened(path, kind, lambda file: _read(file, path, source, with_samples))
+
+
+def columns_of(path: Path) -> tuple[str, ...] | None:
+    """The columns of /points; None in a sound file of another kind."""
+
+    def names(file: h5py.File):
+        dtype = getattr(file.get("points"), "dtype", None)
+        return None if dtype is None else dtype.names or ()
+
+    return opened(path, "a result file", names)
 
 
 def _check_is_file(path: Path, kind: str) -> None:
@@ -226,7 +236,7 @@ def opened(path: Path, kind: str, use):
         raise InputError(path, f"damaged or truncated HDF5 ({error})", kind) from error
 
 
-def _read(file: h5py.File, path: Path, source: str) -> Results:
+def _read(file: h5py.File, path: Path, source: str, with_samples: bool) -> Results:
     version = plain(file.attrs.get("schema"))
     if version != schema.SCHEMA:
         holds = "no attribute schema" if version is None else f"schema {version!r}"
@@ -235,8 +245,8 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
     points.columns["source"] = np.full(len(points), source)
     samples, cycles = (
         {
-            (source, run, plain(point)): measured(_checked(path, data)[()].ravel())
-            for run, group in _groups(file, name)
+            (source, run, plain(point)): _numbers(data)
+            for run, group in (_groups(file, name) if with_samples else ())
             for point, data in group.items()
             if isinstance(data, h5py.Dataset)
         }
@@ -261,16 +271,16 @@ def _read(file: h5py.File, path: Path, source: str) -> Results:
         )
         for run, data in _items(file, "ceilings")
         if isinstance(data, h5py.Dataset)
-        for row in _checked(path, data)[()]
+        for row in bounded(data)[()]
     ]
     profiles = {
-        (source, run, plain(point)): read_profile(_checked(path, data))
+        (source, run, plain(point)): read_profile(bounded(data))
         for run, group in _groups(file, "profile")
         for point, data in group.items()
         if isinstance(data, h5py.Dataset)
     }
     code = {
-        digest: {str(plain(row["file"])): str(plain(row["tokens"])) for row in _checked(path, data)[()]}
+        digest: {str(plain(row["file"])): str(plain(row["tokens"])) for row in bounded(data)[()]}
         for digest, data in _items(file, "code")
         if isinstance(data, h5py.Dataset)
     }
@@ -354,7 +364,7 @@ def _read_points(file: h5py.File, path: Path) -> Points:
         )
     if data.shape[0] == 0:
         raise InputError(path, "0 rows in /points", "at least one point")
-    table = _checked(path, data)[()]
+    table = bounded(data)[()]
     columns = {}
     for name in table.dtype.names:
         column = table[name]
@@ -419,9 +429,16 @@ def _groups(file: h5py.File, name: str) -> list[tuple]:
     return [(key, value) for key, value in _items(file, name) if isinstance(value, h5py.Group)]
 
 
-def _checked(path: Path, data: h5py.Dataset) -> h5py.Dataset:
+def _numbers(data: h5py.Dataset) -> np.ndarray:
+    if data.dtype.kind not in "iuf":
+        raise InputError(data.file.filename, f"{data.name} of type {data.dtype}", "numbers")
+    return measured(bounded(data)[()].ravel())
+
+
+def bounded(data: h5py.Dataset) -> h5py.Dataset:
+    """The dataset; throws InputError where its values would take all memory."""
     if data.size * data.dtype.itemsize > _LARGEST_DATASET_BYTES:
-        raise InputError(path, f"{data.name} of {data.size} elements", "at most 1 GiB a dataset")
+        raise InputError(data.file.filename, f"{data.name} of {data.size} elements", "at most 1 GiB a dataset")
     return data
 
 

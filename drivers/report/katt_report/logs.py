@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from katt_report.errors import InputError
-from katt_report.load import Profile, measured, opened, plain, read_profile
+from katt_report.load import Profile, bounded, measured, opened, plain, read_profile
 
 _KIND = "a Katt result file or a log of katt train or katt generate (HDF5)"
 _LARGEST_PROFILE = 100_000
@@ -37,7 +37,7 @@ def _read(file: h5py.File, path: Path, name: str) -> Log | None:
     if data is not None and (not isinstance(data, h5py.Dataset) or data.size > _LARGEST_PROFILE):
         raise InputError(path, "no table named profile", "a table of regions and kernels")
     columns = {
-        key: measured(value[()]) for key, value in file.items()
+        key: measured(bounded(value)[()]) for key, value in file.items()
         if isinstance(value, h5py.Dataset) and key != "profile" and value.ndim == 1 and value.dtype.kind == "f"
     }  # fmt: skip
     return Log(name, str(about["log"]), about, columns, read_profile(data) if data is not None else None)

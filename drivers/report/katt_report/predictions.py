@@ -7,11 +7,10 @@ expectation (docs/schema.md).
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.load import Results
+from katt_report.statistics import geometric_mean
 from katt_report.text import columns_text, value_text
 
 _NOT_COMPARED = ("label", "tile", "backend", "threads", "cold")
@@ -49,7 +48,7 @@ class Predictions:
     @property
     def mean_ratio(self) -> float:
         """The geometric mean of measured over predicted."""
-        return float(np.exp(np.mean(np.log([pair.ratio for pair in self.met]))))
+        return geometric_mean([pair.ratio for pair in self.met])
 
     @property
     def verdict(self) -> str:

@@ -115,6 +115,10 @@ def only(results: Results, wanted: list[str]) -> Results:
     points = results.points
     asked: dict[str, list[str]] = {}
     for text in wanted:
+        name, _, value = text.partition("=")
+        if name in points and points[name].dtype.kind == "U" and value in points.values(name):  # with a comma, perhaps
+            asked.setdefault(name, []).append(value)
+            continue
         name = ""
         for piece in text.split(","):
             if "=" in piece:

@@ -39,6 +39,11 @@ class Interval:
         return Interval(self.mid, self.mid * math.exp(-low), self.mid * math.exp(high))
 
 
+def geometric_mean(values) -> float:
+    """Of positive numbers."""
+    return float(np.exp(np.mean(np.log(values))))
+
+
 def median_interval(samples, level: float = 0.95) -> Interval:
     """Median of positive samples with an interval that assumes nothing of their distribution.
 

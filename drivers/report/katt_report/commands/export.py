@@ -30,19 +30,16 @@ def run(arguments: list[str]) -> int:
     kind = next(name for name in ("csv", "json", "parquet", "trace") if getattr(options, name) is not None)
     target = getattr(options, kind)
     from katt_report import export
-    from katt_report.isolation import load_isolated, logs_isolated
+    from katt_report.isolation import logs_or_results
     from katt_report.pages.output import check_file, write_file
     from katt_report.ratios import only
 
     out = None if target == "-" else Path(target)
     if out:
         check_file(f"--{kind}", out, options.results, options.overwrite)
-    logs = logs_isolated(*options.results)
-    if logs and (len(logs) < len(options.results) or options.only):
-        holds = "a log, which has no rows" if options.only else "logs beside result files"
-        name = "--only" if options.only else options.results[0]
-        raise InputError(name, holds, "one kind: result files, or logs alone")
-    results = None if logs else load_isolated(*options.results)
+    logs, results = logs_or_results(*options.results)
+    if logs and options.only:
+        raise InputError("--only", "a log, which has no rows", "a result file of katt sweep")
     if options.only:
         results = only(results, options.only)
     if kind == "trace":

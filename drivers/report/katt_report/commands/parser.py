@@ -32,6 +32,8 @@ class Parser(argparse.ArgumentParser):
 
     completes = False
     """A shell asks what may stand for the last argument: parse_args prints that and ends the program."""
+    replaces_nothing = False
+    """Without -o DIR."""
 
     def __init__(self, prog: str, description: str, examples: dict[str, str], more: str = ""):
         """`examples`: command lines, and what each does. `more`: a text before them."""
@@ -44,8 +46,10 @@ class Parser(argparse.ArgumentParser):
         volume.add_argument("-v", "--verbose", action="store_true", help="say more: the files that are read")
         volume.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and results")
 
-    def add_folder(self, what: str) -> None:
-        """-o DIR for the files of a page, which replace no others without --overwrite."""
+    def add_folder(self, what: str, has_usual: bool = False) -> None:
+        """-o DIR for the files of a page, which replace no others without --overwrite; without `has_usual` there is none
+        where it is not given."""
+        self.replaces_nothing = not has_usual
         self.add_argument("-o", "--output", type=Path, metavar="DIR", help=f"folder for {what}")
         self.add_argument("--overwrite", action="store_true", help="replace files that no earlier page made, too")
 
@@ -58,6 +62,8 @@ class Parser(argparse.ArgumentParser):
             print("\n".join(candidates(self, args)))
             raise SystemExit(0)
         options = super().parse_args(args, namespace)
+        if self.replaces_nothing and options.overwrite and not (options.output or getattr(options, "figure", None)):
+            self.error("--overwrite: holds nothing to replace, expected -o DIR beside it")
         set_volume(VERBOSE if options.verbose else QUIET if options.quiet else USUAL)
         return options
 

@@ -34,12 +34,12 @@ def run(arguments: list[str]) -> int:
         more=COMMANDS,
     )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.h5", help="result files, shown together")
-    parser.add_folder("the report (./NAME-report, where NAME.h5 is the first file)")
+    parser.add_folder("the report (./NAME-report, where NAME.h5 is the first file)", has_usual=True)
     parser.add_argument("--baseline", metavar="NAME",
                         help="variant or peer that all ratios refer to, round by round (naive)")  # fmt: skip
     parser.add_argument("--only", action="append", metavar="COLUMN=VALUE,…",
                         help="rows with these values: variant=flash,naive,dtype=f32; also repeated")  # fmt: skip
-    parser.add_argument("--formats", type=_formats, default="png,svg", metavar="LIST",
+    parser.add_argument("--formats", type=_formats, metavar="LIST",
                         help="formats of the figures, of png, svg and pdf (png,svg)")  # fmt: skip
     parser.add_argument("--table", action="store_true", help="print the rows as a table; make no folder")
     parser.add_argument("--calibration", type=Path, metavar="FILE.h5",
@@ -47,26 +47,27 @@ def run(arguments: list[str]) -> int:
                         "between runs")  # fmt: skip
     parser.add_argument("--version", action="version", version=f"katt-report {__version__}")
     options = parser.parse_args(arguments)
-    if options.table and options.output:
-        parser.error("--table: holds -o beside it, expected one of the two: it makes no folder")
+    for name in ("output", "overwrite", "formats"):
+        if options.table and getattr(options, name):
+            told = "-o" if name == "output" else f"--{name}"
+            parser.error(f"--table: holds {told} beside it, expected one of the two: it makes no folder")
     folder = options.output or Path(f"{options.results[0].stem}-report")
-    from katt_report.isolation import load_isolated, logs_isolated
+    formats = options.formats or ("png", "svg")
+    from katt_report.isolation import logs_or_results
     from katt_report.pages.log_page import log_lines, log_report
 
-    logs = logs_isolated(*options.results)
+    logs, results = logs_or_results(*options.results)
     if logs:
-        if len(logs) < len(options.results):
-            raise InputError(options.results[0], "not the same kind as the other files", "result files alone or logs alone")
         for name in ("baseline", "only", "calibration"):
             if getattr(options, name):
                 raise InputError(f"--{name}", "a log, which has no rows", "a result file of katt sweep")
         lines = [line for log in logs for line in log_lines(log)]
-        return _finish(options, folder, lambda: log_report(logs, options.formats), lines)
+        return _finish(options, folder, lambda: log_report(logs, formats), lines)
+    from katt_report.groups import groups
     from katt_report.headline import headline
     from katt_report.pages.page import report
     from katt_report.ratios import only, with_baseline
 
-    results = load_isolated(*options.results)
     if options.baseline:
         results = with_baseline(results, options.baseline)
     if options.calibration:
@@ -76,15 +77,16 @@ def run(arguments: list[str]) -> int:
         results = with_between_runs(results, calibrate_terms(runs_isolated(options.calibration)))
     if options.only:
         results = only(results, options.only)
+    found = groups(results)
     if options.table:
-        from katt_report.groups import groups
         from katt_report.pages.points_table import text_table
 
-        print("\n\n".join(f"{group.title}\n{text_table(group)}" for group in groups(results)))
+        print("\n\n".join(f"{group.title}\n{text_table(group)}" for group in found))
         return 0
-    lines = [text for title, lines in headline(results) for text in (f"{title}:", *(f"  {line}" for line in lines))]
+    told = headline(results, found)
+    lines = [text for title, lines in told for text in (f"{title}:", *(f"  {line}" for line in lines))]
     far = _teller()
-    return _finish(options, folder, lambda: report(results, options.formats, far), lines)
+    return _finish(options, folder, lambda: report(results, formats, far, found), lines)
 
 
 def _finish(options, folder: Path, make, lines: list[str]) -> int:

@@ -49,7 +49,7 @@ def _panel(panel, series: Series) -> None:
     ratios = [m.ratio for m in series.measurements]
     places = range(len(ratios))
     low, high = min(r.mid for r in ratios), max(r.mid for r in ratios)
-    bottom, top = min(0.93 * low, low / 1.05), max(1.07 * high, 1.05 * high)
+    bottom, top = 0.93 * low, 1.07 * high
     for place, ratio in zip(places, ratios, strict=True):
         panel.plot(
             [place] * 2, [max(ratio.lo, bottom / 2), min(ratio.hi, 2 * top)], color=_COLOUR, linewidth=1.0, alpha=0.6

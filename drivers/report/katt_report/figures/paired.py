@@ -18,12 +18,15 @@ def paired(group: Group) -> style.Plot | None:
     named = [name for name in dict.fromkeys(named) if len(points.values(name)) > 1]
     dtypes = sort_dtypes(points.values("dtype")) if axis != "dtype" else [None]
     categories = points.values(axis) if points[axis].dtype.kind == "U" else None
-    looks = list(style.variant_looks([f"{index:03}" for index in range(len(points.combinations(named)))]).values())
+    lines = points.combinations(named)
+    looks = list(style.variant_looks([f"{index:03}" for index in range(len(lines))]).values())
+    if named == ["variant"]:
+        looks = [style.group_looks(group)[name] for name, in lines]
     with style.context():
         figure, axes = style.grid(len(dtypes), len(dtypes), 3.4, sharey=True)
         for panel, dtype in zip(axes, dtypes, strict=True):
             rows = points if dtype is None else points.where(dtype=dtype)
-            for look, values in zip(looks, points.combinations(named), strict=True):
+            for look, values in zip(looks, lines, strict=True):
                 line = rows.match(named, values).sorted_by(axis)
                 if not len(line):
                     continue

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from katt_report.figures import style
 from katt_report.figures.marks import Drawing
 from katt_report.groups import MOST_PANELS, sort_dtypes
-from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Cell, Operation, Portability, convergence
+from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Operation, Portability, convergence
 from katt_report.statistics import Interval
 from katt_report.text import interval_text, percent_text
 
@@ -28,16 +28,19 @@ def _look(dtype: str) -> tuple[str, str]:
 def limits(found: Portability, notes: dict[str, str], every: bool = False) -> style.Plot | None:
     """A panel a machine, a row an operator and pass: Katt's share of the limit, beside it the best peer's.
 
-    Drawn at the points that were measured with a peer where there are such, else at all. The short form, which a
+    Every row is drawn at one set of points: those that several machines have measured with a peer where there are such,
+    else those of LIMITS. The short form, which a
     README shows, has the operators with a peer (where one has), in f32 and bf16; `every` draws all. `notes` are lines
     below the names of machines.
     """
-    with_peer = {(p.op, p.pass_name, p.dtype): p for p in found.shares}
-    drawn = [p for p in found.operations[LIMITS] if len(p.cells) > 1 or len(found.machines) == 1]
+    least = min(2, len(found.machines))
+    drawn = [p for p in found.operations[LIMITS] if len(p.cells) >= least]
     if not every:
         drawn = [p for p in drawn if p.dtype in ("f32", "bf16")] or drawn
         compared = {p.name for p in found.shares}
         drawn = [p for p in drawn if p.name in compared] or drawn
+    with_peer = {(p.op, p.pass_name, p.dtype): p for p in found.shares if len(p.cells) >= least}
+    drawn = [with_peer.get((p.op, p.pass_name, p.dtype), p) for p in drawn]
     rows = list(dict.fromkeys(p.name for p in drawn))
     if not rows:
         return None
@@ -52,9 +55,7 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
                 place = rows.index(operation.name) + (
                     dtypes.index(operation.dtype) - (len(dtypes) - 1) / 2
                 ) * 0.6 / len(dtypes)
-                compared = with_peer.get((operation.op, operation.pass_name, operation.dtype))
-                cells = (compared.cells if compared else {}).get(machine) or operation.cells.get(machine, {})
-                _share(panel, cells, place, operation, machine)
+                _share(panel, place, operation, machine)
             panel.set_title("\n".join(machine.split("-", 1)), fontsize=8.5, pad=22 if notes else None)
             panel.text(0.5, 1.0, notes.get(machine, ""), transform=panel.transAxes, ha="center",
                        va="bottom", fontsize=7, color=style.GREY)  # fmt: skip
@@ -82,8 +83,9 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
     )
 
 
-def _share(panel: Axes, cells: dict[str, Cell], place: float, operation: Operation, machine: str) -> None:
+def _share(panel: Axes, place: float, operation: Operation, machine: str) -> None:
     colour, marker = _look(operation.dtype)
+    cells = operation.cells.get(machine, {})
     ours, peer = cells.get(OURS), cells.get(BEST_PEER)
     if not ours:
         return

@@ -21,8 +21,8 @@ from katt_report.compare import (
     Row,
 )  # fmt: skip
 from katt_report.figures import style
-from katt_report.pages.markup import bullets, escape, figure, page, status, table
-from katt_report.pages.output import render
+from katt_report.pages.markup import bullets, escape, page, status, table
+from katt_report.pages.output import add_figure
 from katt_report.text import columns_text, ratio_text, seconds_text, significant
 
 _ORDER = (REGRESSION, LOST, UNCLEAR, IMPROVED, SAME, BASELINE, NEW)
@@ -52,10 +52,8 @@ def compare_report(found: Comparison, old: str, new: str) -> dict[str, bytes]:
     files, body = {}, [bullets([found.verdict, *found.notes], "caution" if found.worse or found.untold else "headline")]
     plot = forest(found)
     if plot:
-        svg, png = render(plot.figure)
-        files |= {"compare.svg": svg, "compare.png": png}
         body.append(f"<h2>{escape(plot.title)}</h2>")
-        body.append(figure(svg, plot))
+        body.append(add_figure(plot, files))
     heads = [("verdict", ""), ("row", ""), ("metric", ""), ("old", "n"), ("new", "n"), ("new / old", "n"),
              ("interval", "n"), ("why", "")]  # fmt: skip
     cells = [

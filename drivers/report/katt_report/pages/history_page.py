@@ -1,8 +1,8 @@
 """The page and the table of a history."""
 
 from katt_report.figures.history import panels
-from katt_report.pages.markup import bullets, escape, figure, page, table
-from katt_report.pages.output import render
+from katt_report.pages.markup import bullets, escape, page, table
+from katt_report.pages.output import add_figure
 from katt_report.published.history import Change, History, Series
 from katt_report.text import columns_text, ratio_text
 
@@ -64,14 +64,12 @@ def history_report(found: History) -> dict[str, bytes]:
     for machine in found.machines:
         own = [series for series in found.series if series.machine == machine]
         plot = panels(found, machine)
-        svg, png = render(plot.figure)
-        files |= {f"{plot.name}.svg": svg, f"{plot.name}.png": png}
         body.append(f"<h2>{escape(machine)}</h2>")
         changes = [_change_cells(series, change) for series in own for change in series.changes]
         if changes:
             heads = [(text, "n" if index < 2 else "") for index, text in enumerate(_CHANGE_HEADS)]
             body.append(table(heads, [[escape(cell) for cell in cells] for cells in changes]))
-        body.append(figure(svg, plot))
+        body.append(add_figure(plot, files))
         heads = [("row", ""), ("runs", "n"), ("first", "n"), ("last", "n"), ("level", "n"), ("changes", "n")]
         rows = [[escape(s.name), str(len(s.measurements)), *(f"{ratio_text(value)}×" for value in (
             s.measurements[0].ratio.mid, s.measurements[-1].ratio.mid, s.levels[-1])), str(len(s.changes) or "")]

@@ -3,9 +3,11 @@ common rows."""
 
 import numpy as np
 
+from katt_report.limits import checked
 from katt_report.load import Results
 from katt_report.pages.markup import bullets, escape, table
 from katt_report.points import Points
+from katt_report.statistics import geometric_mean
 from katt_report.text import bytes_text, list_text, rate_text, ratio_text
 
 TITLE = "Machines"
@@ -31,7 +33,7 @@ def machine_lines(results: Results) -> list[str]:
         if not len(ratios):
             lines.append(f"{first} and {other} have no measured row in common.")
             continue
-        mean = float(np.exp(np.mean(np.log(ratios))))
+        mean = geometric_mean(ratios)
         span = f"; {ratio_text(ratios.min())}× to {ratio_text(ratios.max())}×" if len(ratios) > 1 else ""
         lines.append(
             f"{other} takes {ratio_text(mean)}× the time of {first} at {len(ratios)} common "
@@ -51,9 +53,9 @@ def machines_section(results: Results) -> str:
         ["commit", *(list_text([text[:12] for text in points.values("commit")]) for points in machines.values())],
     ]
     ceilings = {name: _ceilings(results, name) for name in machines}
-    for name, unit, size in dict.fromkeys(key for held in ceilings.values() for key in held):
-        values = [held.get((name, unit, size)) for held in ceilings.values()]
-        about = f" of {bytes_text(size)}" if size else ""
+    for name, unit, size, threads in dict.fromkeys(key for held in ceilings.values() for key in held):
+        values = [held.get((name, unit, size, threads)) for held in ceilings.values()]
+        about = (f" of {bytes_text(size)}" if size else "") + (f", {threads} thread{'s'[: threads != 1]}" if threads else "")
         rows.append([f"ceiling {name}{about}", *("–" if v is None else rate_text(v, unit) for v in values)])
     heads = [("", ""), *((escape(name), "n") for name in machines)]
     cells = [[escape(cell) for cell in row] for row in rows]
@@ -66,23 +68,20 @@ def machines_section(results: Results) -> str:
 def _ratios(base: Points, other: Points) -> np.ndarray:
     """Time on the other machine over time on the base, for every row that both measured.
 
-    The number of threads does not count: each machine has its own default.
+    Machines that share no number of threads, as each has its own default, are compared at the most of each.
     """
-    names = [name for name in base.identity if name in other and name != "threads"]
-    times = {key: time for key, time in zip(base.ok.tuples(names), base.ok["time_s"].tolist(), strict=True)}
-    pairs = [
-        (time, times[key])
-        for key, time in zip(other.ok.tuples(names), other.ok["time_s"].tolist(), strict=True)
-        if key in times
-    ]
-    return np.array([time / known for time, known in pairs if known > 0 and time > 0])
+    shared = set(base.ok.values("threads")) & set(other.ok.values("threads"))
+    names = [name for name in base.identity if name in other and (shared or name != "threads")]
+    rows = [points.ok.where(points.ok["time_s"] > 0).sorted_by("threads") for points in (base, other)]
+    times = [dict(zip(points.tuples(names), points["time_s"].tolist(), strict=True)) for points in rows]
+    return np.array([time / times[0][key] for key, time in times[1].items() if key in times[0]])
 
 
-def _ceilings(results: Results, machine: str) -> dict[tuple[str, str, int], float]:
-    """The best measurement of each limit of a machine, by name, unit and working set."""
-    best: dict[tuple[str, str, int], float] = {}
-    for ceiling in results.ceilings:
-        if results.machine_of(ceiling.source, ceiling.run) == machine:
-            key = (ceiling.name, ceiling.unit, ceiling.bytes)
+def _ceilings(results: Results, machine: str) -> dict[tuple[str, str, int, int], float]:
+    """The best believed measurement of each limit of a machine, by name, unit, working set and threads."""
+    best: dict[tuple[str, str, int, int], float] = {}
+    for ceiling in checked(results.ceilings):
+        if results.machine_of(ceiling.source, ceiling.run) == machine and np.isfinite(ceiling.value):
+            key = (ceiling.name, ceiling.unit, ceiling.bytes, ceiling.threads)
             best[key] = max(best.get(key, 0.0), ceiling.value)
     return best

@@ -37,12 +37,13 @@ HOW_TO_READ = [
 ]
 
 
-def report(results: Results, formats: tuple[str, ...] = FORMATS, tell=lambda done, total: None) -> dict[str, bytes]:
+def report(results: Results, formats: tuple[str, ...] = FORMATS, tell=lambda done, total: None,
+           found: list[Group] | None = None) -> dict[str, bytes]:  # fmt: skip
     """The files of a report by name: report.html, and every figure in each of the formats.
 
-    `tell(done, total)` is called before each figure is rendered.
+    `tell(done, total)` is called before each figure is rendered; `found` are the groups, where they are known.
     """
-    parts = [(group, draw_all(group)) for group in groups(results)]
+    parts = [(group, draw_all(group)) for group in found or groups(results)]
     files, body, total = {}, [], sum(len(plots) for _, plots in parts)
     compared = machines_section(results)
     body.append('<section id="short">' + _answers(results, [group for group, _ in parts]) + "</section>")

@@ -5,8 +5,8 @@ import json
 from katt_report.errors import InputError
 from katt_report.figures import portability as figures
 from katt_report.load import Results
-from katt_report.pages.markup import bullets, escape, figure, page, small, table
-from katt_report.pages.output import render
+from katt_report.pages.markup import bullets, escape, page, small, table
+from katt_report.pages.output import add_figure, render
 from katt_report.published.files import freshness_of_machines
 from katt_report.published.fresh import Share, SourceTree
 from katt_report.published.portability import LIMITS, OURS, PEERS, ZERO, Cell, Operation, Portability, lines_below
@@ -56,9 +56,10 @@ def summary(found: Portability) -> list[str]:
         mean = found.mean(kind)
         if mean:
             value, count = mean
-            machines = {m for p in found.operations[kind] if p.portability for m in p.cells}
+            over = sorted({len(p.cells) for p in found.operations[kind] if OURS in p.portability})
+            ends = " to ".join(str(number) for number in dict.fromkeys([over[0], over[-1]]))
             lines.append(f"Katt's performance portability is {interval_text(value)} {words}: the geometric mean of "
-                         f"{count} operation{'s'[: count != 1]} over {len(machines)} machines.")  # fmt: skip
+                         f"{count} operation{'s'[: count != 1]}, each over the {ends} machines that have it.")  # fmt: skip
     for kind, operations in found.operations.items():
         for p in operations:
             lacking = [m for m, cells in p.cells.items() if cells[OURS].efficiency == ZERO]
@@ -140,10 +141,8 @@ def portability_report(found: Portability, parts: list[Results], tree: SourceTre
     files, drawn = {}, []
     for plot in plots:
         if plot:
-            svg, png = render(plot.figure)
-            files |= {f"{plot.name}.svg": svg, f"{plot.name}.png": png}
             drawn.append(f"<h2>{escape(plot.title)}</h2>")
-            drawn.append(figure(svg, plot))
+            drawn.append(add_figure(plot, files))
     body = [bullets(summary(found), "headline"), *drawn[:2]]
     heads = [(text, "" if index < 3 else "n") for index, text in enumerate(_heads(found))]
     for kind, operations in found.operations.items():

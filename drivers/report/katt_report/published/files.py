@@ -4,13 +4,11 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-import h5py
-
 from katt_report import schema
 from katt_report.errors import InputError
-from katt_report.isolation import each_isolated
-from katt_report.load import Results, about_peers, merge
-from katt_report.published.fresh import Share, SourceTree, machine_of, share, source_tree
+from katt_report.isolation import each_isolated, in_child
+from katt_report.load import Results, about_peers, columns_of, merge
+from katt_report.published.fresh import Share, SourceTree, rows_by_machine, share, source_tree
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
@@ -27,14 +25,11 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
 
 def _is_sweep(path: Path) -> bool:
     """False for a sound file of another kind, and for predictions; damage is left to the reader, which names it."""
-    if not path.is_file():  # reading a FIFO would wait
-        return True
     try:
-        with h5py.File(path, "r") as file:
-            dtype = getattr(file.get("points"), "dtype", None)
-            return dtype is not None and schema.PREDICTED not in (dtype.names or ())
-    except (OSError, RuntimeError, KeyError, ValueError):
+        names = in_child(path, columns_of, path)
+    except InputError:
         return True
+    return names is not None and schema.PREDICTED not in names
 
 
 def read_each(paths: Iterable[Path]) -> list[Results]:
@@ -55,10 +50,7 @@ def tree_of(named: Path | None) -> SourceTree | None:
 def freshness_of_machines(parts: list[Results], tree: SourceTree) -> dict[str, Share]:
     """How many rows of every machine are fresh."""
     every = merge(parts)
-    rows: dict[str, list[int]] = {}
-    for index, row in enumerate(every.points.rows()):
-        rows.setdefault(machine_of(every, row), []).append(index)
-    return {machine: share(every, tree, indices) for machine, indices in rows.items()}
+    return {machine: share(every, tree, indices) for machine, indices in rows_by_machine(every).items()}
 
 
 def peers_of(parts: Iterable[Results]) -> set[str]:

@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+from katt_report import schema
 from katt_report.errors import InputError
-from katt_report.isolation import load_isolated
-from katt_report.load import Results, about_peers, moment, opened, plain
+from katt_report.isolation import in_child
+from katt_report.load import Results, about_peers, merge, moment, opened, plain, read
 from katt_report.published.cpp_tokens import token_hash
 from katt_report.published.machine import machine_name
-from katt_report.published.source import Source, open_source
+from katt_report.published.source import DATA, Source, open_source
 
 FRESH = "fresh"
 """The code of the row is the code of the tree."""
@@ -27,7 +28,7 @@ STALE = "stale"
 UNKNOWN = "unknown"
 """The file does not say: an earlier version wrote it, or a program of one's own added the variant. Counts as stale."""
 NONE = "none"
-"""A peer's row: it has no code of the project, and does not count."""
+"""A peer's row, which has no code of the project, or a skipped one that names none: it does not count."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,13 @@ def freshness(results: Results, tree: SourceTree) -> list[Freshness]:
     points = results.points
     knows = {(source, run) for source, run, code in points.tuples(["source", "run", "code"]) if code}
     changed = {digest: tree.changed(files) for digest, files in results.code.items()}
+    peers = {key: about_peers(about) for key, about in results.runs.items()}
     found = []
-    for source, run, code, variant in points.tuples(["source", "run", "code", "variant"]):
+    for source, run, code, variant, status in points.tuples(["source", "run", "code", "variant", "status"]):
+        may_lack = variant in peers.get((source, run), ()) or (status == schema.SKIPPED and (source, run) in knows)
         if code in changed:
             found.append(Freshness(STALE, changed[code]) if changed[code] else Freshness(FRESH))
-        elif code or not ((source, run) in knows or variant in about_peers(results.runs.get((source, run), {}))):
+        elif code or not may_lack:
             found.append(Freshness(UNKNOWN))
         else:
             found.append(Freshness(NONE))
@@ -188,6 +191,16 @@ def machine_of(results: Results, row: dict) -> str:
     return machine_name({**about, "backend": row["backend"]})
 
 
+def rows_by_machine(results: Results) -> dict[str, list[int]]:
+    """The indices of the rows of each machine."""
+    columns = ["source", "run", "backend"]
+    names = {key: machine_of(results, dict(zip(columns, key, strict=True))) for key in results.points.combinations(columns)}
+    rows: dict[str, list[int]] = {}
+    for index, key in enumerate(results.points.tuples(columns)):
+        rows.setdefault(names[key], []).append(index)
+    return rows
+
+
 @dataclass(frozen=True)
 class Part:
     """The rows of one experiment on one machine. `stale` counts its rows that are not fresh by what tells them apart:
@@ -218,12 +231,13 @@ class Part:
 
 def parts(paths: Iterable[Path], tree: SourceTree) -> list[Part]:
     """The experiments among files and folders, sorted by machine. Folders are searched for files of sweeps and of model
-    runs; a file in a folder EXPERIMENT of a searched one belongs to it, any other names its experiment."""
+    runs, and for JSON that names its machine; a file in a folder EXPERIMENT of a searched one belongs to it, any other
+    names its experiment."""
     found = []
     for path in paths:
-        files = sorted(path.rglob("*.h5")) if path.is_dir() else [path]
+        files = sorted(file for file in path.rglob("*") if file.suffix in DATA) if path.is_dir() else [path]
         if not files:
-            raise InputError(path, "no *.h5", "result files")
+            raise InputError(path, "no *.h5 or *.json", "result files")
         for file in files:
             experiment = file.parent.name if path.is_dir() and file.parent != path else file.stem
             found += _parts_of(file, experiment, tree, named=not path.is_dir())
@@ -237,20 +251,15 @@ def parts(paths: Iterable[Path], tree: SourceTree) -> list[Part]:
 
 
 def _parts_of(file: Path, experiment: str, tree: SourceTree, named: bool) -> list[Part]:
-    kind = opened(
-        file, "a result file", lambda held: "sweep" if "points" in held else plain(held.attrs.get("generator"))
-    )
-    if kind == "katt experiments":
-        source = open_source(file)
-        return [Part(source.about["machine"], experiment, share_of_runs(source, tree))]
-    if kind != "sweep" and not named:
-        return []  # a log among results
-    results = load_isolated(file)
+    held = "JSON" if file.suffix == ".json" else in_child(file, _rows, file, named)
+    if not isinstance(held, Results):
+        if held == "katt experiments" or (held == "JSON" and (named or _names_machine(file))):
+            source = open_source(file)
+            return [Part(source.about["machine"], experiment, share_of_runs(source, tree))]
+        return []  # a log, or JSON of another program
+    results = merge([held])
     states = freshness(results, tree)
     keys = results.points.tuples(["op", "pass", "variant", "dtype"])
-    rows: dict[str, list[int]] = {}
-    for index, row in enumerate(results.points.rows()):
-        rows.setdefault(machine_of(results, row), []).append(index)
     return [
         Part(
             machine,
@@ -258,8 +267,21 @@ def _parts_of(file: Path, experiment: str, tree: SourceTree, named: bool) -> lis
             share(results, tree, indices),
             Counter((*keys[index], states[index]) for index in indices if states[index].state in (STALE, UNKNOWN)),
         )
-        for machine, indices in rows.items()
+        for machine, indices in rows_by_machine(results).items()
     ]
+
+
+def _rows(file: Path, named: bool) -> Results | str | None:
+    """The rows of a sweep, else what made the file; one that was named is a sweep unless it holds runs of a model."""
+    kind = opened(file, "a result file", lambda held: "" if "points" in held else plain(held.attrs.get("generator")))
+    return read(file, file.name, with_samples=False) if kind == "" or (named and kind != "katt experiments") else kind
+
+
+def _names_machine(file: Path) -> bool:
+    try:
+        return bool(open_source(file).about["machine"])
+    except InputError:
+        return False
 
 
 def share_of_runs(source: Source, tree: SourceTree) -> Share:

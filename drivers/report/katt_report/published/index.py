@@ -8,8 +8,7 @@ from katt_report import schema
 from katt_report.errors import InputError
 from katt_report.published.fresh import Share, SourceTree, parts
 from katt_report.published.portability import geometric_mean
-from katt_report.published.readme import DATA
-from katt_report.published.source import Source, open_source
+from katt_report.published.source import DATA, Source, open_source
 from katt_report.statistics import Interval
 from katt_report.text import significant
 
@@ -50,11 +49,11 @@ class Entry:
 
 def entries(folder: Path, tree: SourceTree | None) -> list[Entry]:
     """Of every folder MACHINE/EXPERIMENT with result files, sorted."""
-    places = {place: [path.absolute() for path in sorted(place.iterdir()) if path.suffix in DATA]
+    places = {place: [path for path in sorted(place.iterdir()) if path.suffix in DATA]
               for place in sorted(folder.glob("*/*/"))}  # fmt: skip
     if not any(places.values()):
         raise InputError(folder, "no results", "a folder with result files in MACHINE/EXPERIMENT")
-    known = parts([folder], tree) if tree and any(folder.rglob("*.h5")) else []
+    known = parts([folder], tree) if tree else []
     shares = {(part.machine, part.experiment): part.share for part in known}
     return [_entry(place, [open_source(path) for path in paths], shares) for place, paths in places.items() if paths]
 
@@ -82,7 +81,12 @@ def _ratios(sources: list[Source]) -> tuple[list[Interval], str]:
             beside = [ratio for peer in source.peers if _is_bounded(ratio := source.ratio(row, peer))]
             peers += [min(beside, key=lambda ratio: ratio.mid)] if beside else []
             naive.append(_bounds(row))
-        peers += [_summary_bounds(source, row) for row in source.summary if "speedup_lo" in row]
+        models: dict[tuple, list[Interval]] = {}
+        for row in source.summary:
+            if "speedup_lo" in row and _is_bounded(ratio := _summary_bounds(source, row)):
+                axes = (name for name in row if name not in ("peer", "rows") and schema.is_identity(name))
+                models.setdefault(tuple(row[name] for name in axes), []).append(ratio)
+        peers += [min(beside, key=lambda ratio: ratio.mid) for beside in models.values()]
     for ratios, over in ((peers, "best other"), (naive, schema.BASELINE)):
         bounded = [ratio for ratio in ratios if _is_bounded(ratio)]
         if bounded:

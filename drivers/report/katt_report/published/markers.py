@@ -13,7 +13,7 @@ from pathlib import Path
 
 from katt_report.errors import InputError
 from katt_report.published.source import Source, open_source
-from katt_report.statistics import Interval
+from katt_report.statistics import Interval, geometric_mean
 from katt_report.text import bytes_text, error_text, rate_text, seconds_text, significant, value_text
 
 _MARKER = re.compile(r"<!-- katt: (?P<query>[^\n]*?) -->(?P<text>.*?)<!-- /katt -->", re.DOTALL)
@@ -71,12 +71,14 @@ def answer(query: str, document: Path, place: str, missing: str | None = None) -
         words = shlex.split(query)
     except ValueError as error:
         raise InputError(place, f"{query} ({error})", "FILE QUANTITY [NAME=VALUE …]") from error
-    if len(words) < 2 or any("=" not in word for word in words[2:]):
-        raise InputError(place, query, "FILE QUANTITY [NAME=VALUE …]")
-    named = dict(word.split("=", 1) for word in words[2:])
+    named = dict(word.split("=", 1) for word in words[2:] if "=" in word)
+    if len(words) < 2 or len(named) < len(words) - 2:
+        raise InputError(place, query, "FILE QUANTITY [NAME=VALUE …], each NAME once")
     options = {name: named.pop(name) for name in _OPTIONS if name in named}
     source, quantity = open_source(_found(words[0], document, place)), words[1]
     if quantity in ABOUT:
+        if words[2:]:
+            raise InputError(place, query, f"FILE {quantity} alone")
         return about(source) if quantity == "about" else source.about.get(quantity) or "not recorded"
     value = options.get("value", "speedup") if quantity == "table" else quantity
     table = source.summary if value.startswith("summary/") else source.rows
@@ -96,8 +98,14 @@ def answer(query: str, document: Path, place: str, missing: str | None = None) -
         known = source.results.points.values("variant")
         if missing is None and not moved and over not in known:
             raise InputError(place, f"over={over}", f"a variant of {words[0]}: {', '.join(map(str, known))}")
-    elif options.get("of") != "count":
+    else:
         _known(place, rows, [value])
+    used = ["of", "with", "digits", *["over"] * _is_paired(source, value)]
+    used += ["down", "across", "value"] * (quantity == "table")
+    unused = [f"{name}={text}" for name, text in options.items() if name not in used]
+    unused += [f"with={text}" for text in [options.get("with", "interval")] if text != "interval"]
+    if unused:
+        raise InputError(place, f"{query}, to which {unused[0]} says nothing", ", ".join(used) + ", with=interval")
     if quantity == "table":
         return _table(source, rows, value, options, place)
     return _number(source, rows, value, options, place)
@@ -167,8 +175,6 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
     of = options.get("of", "range")
     if of not in _OF:
         raise InputError(place, f"of={of}", ", ".join(_OF))
-    if of == "count":
-        return str(len(rows))
     if not re.fullmatch("[0-9]{1,2}", options.get("digits", "2")):
         raise InputError(place, f"digits={options['digits']}", "a whole number below 100")
     digits = int(options.get("digits", 2))
@@ -180,6 +186,8 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
         mid, low, high = (_text(value, end, digits) for end in (found.mid, found.lo, found.hi))
         return f"{mid} ({low} to {high})"
     values = _values(source, rows, value, options)
+    if of == "count":
+        return str(len(values))
     if not values:
         return "–"
     if any(isinstance(one, str) for one in values):
@@ -187,7 +195,7 @@ def _number(source: Source, rows: list[dict], value: str, options: dict, place: 
     if of == "geomean":
         if min(values) <= 0:
             return "–"
-        return _text(value, math.exp(math.fsum(map(math.log, values)) / len(values)), digits)
+        return _text(value, geometric_mean(values), digits)
     if of == "median":
         ordered = sorted(values)
         return _text(value, (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2, digits)

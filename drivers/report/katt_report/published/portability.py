@@ -149,6 +149,8 @@ def _case(results: Results, rows: list[dict], axes: dict[str, list[str]], peers:
             programs[row["variant"]] = row
     shares = {name: share for name, row in programs.items() if (share := _share(row))}
     efficiencies = _efficiencies(results, programs)
+    if not ours and len(programs) == 1:  # the only one that ran is the fastest
+        efficiencies = dict.fromkeys(programs, Interval(1.0, 1.0, 1.0))
     best = max((name for name in efficiencies if name != OURS), key=lambda n: efficiencies[n].mid, default="")
     for values in (shares, efficiencies):
         if best in values:

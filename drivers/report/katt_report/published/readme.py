@@ -11,7 +11,8 @@ from katt_report.groups import sort_dtypes
 from katt_report.load import text_of
 from katt_report.published.markers import about, fill_template
 from katt_report.published.repeats import readme_text
-from katt_report.published.source import open_source
+from katt_report.published.source import DATA, open_source
+from katt_report.statistics import geometric_mean
 from katt_report.text import significant
 
 TEMPLATE = """<!-- katt: title --><!-- /katt -->
@@ -28,7 +29,6 @@ INDEX = "- Has the code changed since? [All results](../../README.md)"
 """katt-report index knows which rows are fresh; that changes with the sources, this README only with the files."""
 _BESIDE = re.compile(r"<!-- katt: (\./\S+)|\]\(((?!\w+:|\.\./|#)[^)\s]+)\)")
 """A file beside the README that a paragraph needs: of a marker, or of a link."""
-DATA = (".h5", ".json")
 
 
 def is_experiment(folder: Path) -> bool:
@@ -107,13 +107,14 @@ def _file_line(path: Path) -> str:
 
 
 def _speedups(folder: Path) -> str:
-    """Tables of the sweeps in the folder: Katt's variants against naive, and the fastest of them against each peer."""
+    """Tables of the sweeps in the folder: Katt's variants, each with its fastest tile, against naive, and the fastest of
+    them against each peer."""
     parts = []
     for path in _data(folder):
         source = open_source(path)
         if source.results is None:
             continue
-        ours = [row for row in source.rows if row["variant"] not in (schema.BASELINE, *source.peers)]
+        ours = [row for row in source.fastest.values() if row["variant"] not in (schema.BASELINE, *source.peers)]
         where = f" ({path.name})" if len(_data(folder)) > 1 else ""
         parts.append(_ranges(
             f"Times as fast as `{schema.BASELINE}`{where}: least to most, geometric mean (points)",
@@ -148,7 +149,7 @@ def _range(values: list[float]) -> str:
     if not values:
         return ""
     low, high = significant(min(values), 2), significant(max(values), 2)
-    middle = significant(math.exp(math.fsum(map(math.log, values)) / len(values)), 2)
+    middle = significant(geometric_mean(values), 2)
     return low if len(values) == 1 else f"{low if low == high else f'{low} to {high}, {middle}'} ({len(values)})"
 
 

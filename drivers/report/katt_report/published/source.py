@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import h5py
@@ -12,12 +12,14 @@ import numpy as np
 
 from katt_report import schema
 from katt_report.errors import InputError
-from katt_report.isolation import load_isolated
-from katt_report.load import Results, about_peers, opened, plain, text_of
+from katt_report.isolation import isolated
+from katt_report.load import Results, about_peers, bounded, merge, opened, plain, read, text_of
 from katt_report.published.machine import fault, machine_name
 from katt_report.ratios import believable, ratio_of
 from katt_report.statistics import Interval
 
+DATA = (".h5", ".json")
+"""Endings of the files of results."""
 KIND = "a result file of katt sweep, of a model's runs, or JSON"
 
 
@@ -44,7 +46,7 @@ class Source:
     def ratio(self, row: dict, other: str) -> Interval:
         """Time of `other` over the time of `row`, round by round: a variant at the same point, with its fastest tile, or
         NAME=VALUE,…, the row's variant at a point that the sweep has paired with this one."""
-        theirs = self._paired(row, other) if "=" in other else self._fastest.get((other, self.point_of(row)))
+        theirs = self._paired(row, other) if "=" in other else self.fastest.get((other, self.point_of(row)))
         found = ratio_of(self.results, theirs, row) if theirs else None
         return found or Interval(math.nan, math.nan, math.nan)
 
@@ -55,7 +57,7 @@ class Source:
             moved = {name: type(row[name])(value) for name, value in values.items()}
         except ValueError:  # no value of its column
             return None
-        theirs = self._fastest.get((row["variant"], self.point_of(row | moved)))
+        theirs = self.fastest.get((row["variant"], self.point_of(row | moved)))
         axes = {part.partition("=")[0] for held in (row, theirs or {}) for part in held.get("paired_to", "").split(",")}
         return theirs if set(values) <= axes else None
 
@@ -65,23 +67,28 @@ class Source:
         return [*axes, "source", "run"]
 
     @cached_property
-    def _fastest(self) -> dict[tuple, dict]:
+    def fastest(self) -> dict[tuple, dict]:
+        """By variant and point the row with the fastest tile."""
         slowest_first = sorted(self.rows, key=lambda row: -row["time_s"])
         return {(row["variant"], self.point_of(row)): row for row in slowest_first}
 
 
-@lru_cache(maxsize=64)
+@cache
 def open_source(path: Path) -> Source:
     """Reads a file once; throws InputError for one that is none of ours."""
     if path.suffix == ".json":
         return _json(path)
-    if opened(path, KIND, lambda file: "points" in file):
-        return _sweep(path)
-    return opened(path, KIND, lambda file: _runs(file, path))
+    held = isolated(path, path.name, _read)
+    return _sweep(path, held) if isinstance(held, Results) else held
 
 
-def _sweep(path: Path) -> Source:
-    results = believable(load_isolated(path))
+def _read(path: Path, name: str) -> Results | Source:
+    runs = opened(path, KIND, lambda file: None if "points" in file else _runs(file, path))
+    return runs or merge([read(path, name)])
+
+
+def _sweep(path: Path, results: Results) -> Source:
+    results = believable(results)
     rows = list(results.points.ok.rows())
     ran = {row["run"] for row in rows} or {run for _, run in results.runs}
     runs = [about for (_, run), about in results.runs.items() if run in ran]
@@ -92,7 +99,8 @@ def _sweep(path: Path) -> Source:
         "command": _joined(str(run.get("command", "")) for run in runs),
         "rows": ", ".join([f"{statuses.count('ok')} rows", *others]),
     }
-    return Source(path, about, rows, [], results, tuple(name for run in runs for name in about_peers(run)))
+    peers = dict.fromkeys(name for run in runs for name in about_peers(run))
+    return Source(path, about, rows, [], results, tuple(peers))
 
 
 def _runs(file: h5py.File, path: Path) -> Source:
@@ -169,7 +177,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 def _table(group: h5py.Group) -> list[dict]:
     data = {name: item for name, item in group.items() if _is_column(item)}
-    columns = {name: [plain(value) for value in item[()].tolist()] for name, item in data.items()}
+    columns = {name: [plain(value) for value in bounded(item)[()].tolist()] for name, item in data.items()}
     if len({len(column) for column in columns.values()}) > 1:
         raise InputError(group.file.filename, "columns of different lengths", KIND)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
