@@ -1,6 +1,8 @@
 """The stages of gpu_run: the work of each on the device, and its report."""
 
 import contextlib
+import functools
+import hashlib
 import importlib.machinery
 import importlib.util
 import json
@@ -112,19 +114,31 @@ class Run:
     def find_program(self):
         if self.options.program:
             program = pathlib.Path(self.options.program).resolve()
+            self.begin(str(program))
         else:
             bundle = pathlib.Path(self.options.bundle)
             if not bundle.is_file():
                 die(f"{bundle} is missing: scripts/build cuda --bundle makes it")
+            digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
+            self.begin(digest)
             program = self.work / "katt-bundle" / "katt"
-            if not program.exists() or bundle.stat().st_mtime > program.stat().st_mtime:
+            unpacked = program.with_name("sha256")
+            if not unpacked.exists() or unpacked.read_text() != digest:
                 shutil.rmtree(program.parent, ignore_errors=True)
                 with tarfile.open(bundle) as archive:
                     archive.extractall(self.work)
-                program.touch()
+                unpacked.write_text(digest)
         if not os.access(program, os.X_OK) or program.is_dir():
             die(f"{program} is no program")
         return program
+
+    def begin(self, program):
+        """Refuses to go on with what another program or other options have done: it would not be run again."""
+        now = {"bundle or program": program, "--backend": self.options.backend, "--small": self.options.small}
+        held = self.state.setdefault("begun_with", now)
+        for name in now:
+            if held.get(name) != now[name]:
+                die(f"-o {self.options.output}: was begun with another {name}, expected the same or a new folder")
 
     def write_peer(self):
         """A program for --peer-program, where Python has PyTorch. One process imports PyTorch for all peers, beside
@@ -172,6 +186,8 @@ class Run:
             process.wait(max(1, self.left_s()))
         except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
             stop(process)
+            if isinstance(error, KeyboardInterrupt):
+                raise
             raise OutOfTime from error
         with open(self.log.name, errors="replace") as log:
             log.seek(begin)
@@ -365,18 +381,6 @@ def stage_cases(run):
     return f"{len(cases)} cases {judged}"
 
 
-def stage_verify(run):
-    return sweep(run, "cuda_verify")
-
-
-def stage_attention(run):
-    return sweep(run, "cuda_attention")
-
-
-def stage_operators(run):
-    return sweep(run, "cuda_operators")
-
-
 def stage_model(run):
     """Training and decoding write their logs as HDF5. A device in software gets the tiny model of the tests."""
     model = run.out / "model"
@@ -463,7 +467,9 @@ def stage_ncu(run):
                  f"regex:katt::{row['op']}", "--launch-count", "40", run.program, "sweep",
                  *sweep_arguments(row, axes[row["op"]]), "--overwrite", "-o", run.out / f"{name}_sweep.h5"],
                 "ncu")  # fmt: skip
-        load_script("ncu_to_hdf5").convert(table, run.out / f"{name}.h5")
+        counts = run.out / f"{name}.h5"
+        counts.unlink(missing_ok=True)
+        run.run([sys.executable, ROOT / "scripts" / "ncu_to_hdf5", table, counts], "ncu_to_hdf5")
         run.done(name)
     return ", ".join(f"{row['op']} {row['pass']} {row['variant']} at {row['ceiling_fraction']:.2f} of {row['ceiling']}"
                      for row in rows) or "no row has a share of a ceiling"  # fmt: skip
@@ -491,3 +497,4 @@ def stage_report(run):
 
 
 ALL = {name.removeprefix("stage_"): function for name, function in list(globals().items()) if name.startswith("stage_")}
+ALL |= {name: functools.partial(sweep, experiment=f"cuda_{name}") for name in ("attention", "operators", "verify")}

@@ -17,6 +17,7 @@ PROGRAMS = {
 if [ "$1" = info ]; then echo '{INFO}'; else
   while [ "$1" != -o ]; do shift; done
   echo sweep >"$2"
+  [ ! -f sweep_status ] || exit "$(cat sweep_status)"
 fi""",
     "build/openmp/katt-report": 'echo "$@" >>calls; read -r status rest <answers; echo "$rest" >answers; exit "$status"',
     "build/venv/bin/python": f"cat >/dev/null; echo {MACHINE}",
@@ -41,7 +42,7 @@ def check(tree, *arguments, answers=""):
     (tree / "answers").write_text(answers + "\n")
     done = subprocess.run([tree / "scripts/check_regression", *arguments], capture_output=True, text=True, check=False,
                           env={**os.environ, "CI": ""})  # fmt: skip
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 def kept(tree):
@@ -60,7 +61,7 @@ def test_update_keeps_the_file_that_it_replaces(tree):
     status, out = check(tree, "--update")
     assert status == 0
     baseline = tree / f"results/{MACHINE}/regression/regression.h5"
-    assert baseline.read_text() == "sweep\n"
+    assert baseline.read_text() == "sweep\n" and "scripts/measure --redraw regression" in out
     assert kept(tree) == []
     baseline.write_text("old\n")
     assert check(tree, "--update")[0] == 0
@@ -68,6 +69,18 @@ def test_update_keeps_the_file_that_it_replaces(tree):
     assert name.endswith("-replaced.h5")
     assert (tree / "build/regression/history" / MACHINE / name).read_text() == "old\n"
     assert f"katt-report history results/{MACHINE}/regression build/regression/history/{MACHINE} -o " in out
+
+
+@pytest.mark.parametrize("status", [1, 130])
+def test_a_failed_or_interrupted_sweep_is_said_and_replaces_nothing(tree, status):
+    check(tree, "--update")
+    baseline = tree / f"results/{MACHINE}/regression/regression.h5"
+    baseline.write_text("old\n")
+    (tree / "sweep_status").write_text(str(status))
+    for arguments in (["--update"], []):
+        ended, out = check(tree, *arguments)
+        assert ended == status and f"exit status {status}; see build/regression/" in out
+    assert baseline.read_text() == "old\n"
 
 
 def test_every_sweep_is_kept(tree):

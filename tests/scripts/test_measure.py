@@ -1,5 +1,6 @@
 """scripts/measure on a tree of its own with a program that answers like katt: what is measured, kept and left."""
 
+import fcntl
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "drivers" / "report"), str(ROOT / "tests" / "report")]
 
 import synthetic  # noqa: E402
+from katt_report.pages import output  # noqa: E402
 from katt_report.published.cpp_tokens import code_digest, token_hash  # noqa: E402
 from katt_report.published.fresh import SourceTree  # noqa: E402
 from katt_report.published.source import open_source  # noqa: E402
@@ -42,6 +44,9 @@ if (root / "slow").exists() and not resumed:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (root / "waits").touch()
     time.sleep(60)
+if (root / "disk_full").exists():
+    sys.exit(f"katt: {output}: cannot be written: No space left on device")
+print("done after 1 s: 8 ok, 0 skipped, 1 failed;", output, file=sys.stderr)
 sys.exit(1 if (root / "row_fails").exists() else 2 if (root / "breaks").exists() else 0)
 '''
 
@@ -139,7 +144,7 @@ def test_a_second_call_measures_only_what_is_stale(tree, measure, capsys):
     assert len(calls(tree)) == 3 and calls(tree)[-1].startswith("sweep experiments/tiny/sweep.toml")
 
 
-def test_chosen_figures_come_with_the_file(tree, measure, capsys):
+def test_chosen_figures_come_with_the_file(tree, measure, capsys, monkeypatch):
     described = tree / "experiments/tiny/experiment.toml"
     described.write_text(described.read_text() + '[step.figures]\n"fast.png" = "speedup*.png"\n"none.png" = "nothing*.png"\n')
     result(tree / "whole.h5", 'op = "rmsnorm"\n', rows=8)  # figures of few panels
@@ -151,8 +156,55 @@ def test_chosen_figures_come_with_the_file(tree, measure, capsys):
 
     (folder / "README.md").unlink()
     (folder / "fast.png").unlink()
-    assert measure("--redraw") == 0 and len(calls(tree)) == 1
+    for arguments in (["--dry-run"], ["other"]):
+        assert measure("--redraw", *arguments) == 0 and len(list(folder.iterdir())) == 1
+    rendered = []
+    monkeypatch.setattr(output, "render", lambda figure, formats: rendered.append(formats) or [b"image"])
+    assert measure("--redraw", "tiny") == 0 and len(calls(tree)) == 1
+    assert rendered == [("png",)], "this one alone"
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "fast.png", "tiny.h5"]
+
+
+def test_a_figure_that_is_made_no_more_goes(tree, measure):
+    described = tree / "experiments/tiny/experiment.toml"
+    described.write_text(described.read_text() + '[step.figures]\n"old.png" = "nothing*.png"\n')
+    folder = tree / "results" / PLACE / "tiny"
+    folder.mkdir(parents=True)
+    for arguments in (["tiny"], ["--redraw"]):
+        (folder / "old.png").touch()
+        (folder / "mine.png").touch()
+        assert measure(*arguments) == 0
+        assert sorted(path.name for path in folder.glob("*.png")) == ["mine.png"]
+        assert "old.png" not in (folder / "README.md").read_text()
+
+
+def test_readme_is_whole_or_as_before(tree, measure, monkeypatch):
+    assert measure("tiny") == 0
+    readme = tree / "results" / PLACE / "tiny/README.md"
+    before = readme.read_text()
+
+    def full(path, data):
+        path.write_text("")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError):
+        measure("--redraw")
+    assert readme.read_text() == before and len(list(readme.parent.iterdir())) == 2
+
+
+def test_redraw_is_refused_beside_another_call(tree, measure):
+    (tree / "build/measure").mkdir()
+    with open(tree / "build/measure/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(measure.module.BadInput, match="another scripts/measure is running"):
+            measure("--redraw")
+
+
+def test_a_folder_with_a_blank(tree, measure):
+    measure.module.ROOT = tree.rename(tree.with_name("a tree"))
+    assert measure("tiny") == 0
+    assert (measure.module.ROOT / "results" / PLACE / "tiny/tiny.h5").exists()
 
 
 def test_minutes_choose_forms_and_leave_out(tree, measure, capsys):
@@ -247,6 +299,17 @@ def test_failed_rows(tree, measure, capsys, variant):
     assert (tree / "results" / PLACE / "tiny/tiny.h5").exists() and ("(fused failed: the file" in told) == ours
 
 
+def test_a_sweep_that_died_is_not_published(tree, measure, capsys):
+    """Its exit status is that of a sweep with a failed row."""
+    (tree / "disk_full").touch()
+    assert measure("tiny") == 1
+    assert "tiny: failed, exit status 1: katt:" in capsys.readouterr().err
+    assert not (tree / "results" / PLACE / "tiny").exists()
+    (tree / "disk_full").unlink()
+    (tree / "row_fails").touch()
+    assert measure("tiny") == 0 and "goes on" in capsys.readouterr().out
+
+
 def test_failures(tree, measure, capsys):
     (tree / "breaks").touch()
     assert measure("other") == 1
@@ -326,6 +389,7 @@ def test_every_experiment_of_the_project_is_described():
     for step in steps:
         words = " ".join(step.commands).split()
         assert all((ROOT / word).exists() for word in words if word.startswith("experiments/")), step.name
+        assert not {"-q", "--quiet"} & set(words), "a sweep that says nothing does not tell that it came to its end"
         assert step.forms[-1].minutes <= step.forms[0].minutes
     others = {path.name for path in (ROOT / "experiments").iterdir() if path.is_dir()} - {step.experiment for step in steps}
     assert others - {"__pycache__"} == {"calibration", "demo", "smoke", "cuda_sanitizer"}  # runs over hours, and none with a result
