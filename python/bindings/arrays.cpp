@@ -284,13 +284,13 @@ TensorRef<2> Arrays::rows(nb::handle object, const char* name) {
   const int last = array.rank - 1;
   ref.extent = {1, array.extent[last]};
   ref.stride = {array.extent[last], 1};
-  std::int64_t step = 0;  // from a row to the next, once there is an axis of rows
+  bool has_rows = false;  // true: an axis of rows was met; its stride may be 0
   for (int axis = last - 1; axis >= 0; --axis) {
     if (array.extent[axis] == 1) continue;
-    if (step == 0) {
-      step = array.stride[axis];
-      ref.stride[0] = step;
-    } else if (array.stride[axis] != ref.extent[0] * step && array.size() > 0) {
+    if (!has_rows) {
+      has_rows = true;
+      ref.stride[0] = array.stride[axis];
+    } else if (array.stride[axis] != ref.extent[0] * ref.stride[0] && array.size() > 0) {
       refuse(name,
              "shape " + axes_text(array.extent, array.rank) + " with strides " +
                  axes_text(array.stride, array.rank),

@@ -1,5 +1,6 @@
 #include "nn/model/model.hpp"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -78,13 +79,19 @@ class Sequence {
   Owned<nn::Session<Host>> session_;
 };
 
-std::vector<float> logits(Model& model, const std::vector<std::int64_t>& ids) {
-  std::vector<float> all;
+using Logits = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+Logits logits(Model& model, const std::vector<std::int64_t>& ids) {
+  auto all = std::make_unique<std::vector<float>>();
   Runtime::get().run(model.threads(), [&](const Host&) {
     nn::Session<Host> session(model.model(), {.capacity = static_cast<std::int64_t>(ids.size())});
-    all = session.append(ids, true);
+    *all = session.append(ids, true);
   });
-  return all;
+  const std::size_t vocab_size = all->size() / ids.size();  // append() refuses an empty text
+  float* const data = all->data();
+  const nb::capsule owner(
+      all.release(), [](void* held) noexcept { delete static_cast<std::vector<float>*>(held); });
+  return {data, {ids.size(), vocab_size}, owner};
 }
 
 }  // namespace
@@ -93,8 +100,7 @@ void bind_model(nb::module_& m) {
   nb::class_<Model>(m, "Model")
       .def(nb::init<const std::string&, const std::string&, std::uint64_t, int>(),
            nb::arg("folder"), nb::arg("dtype"), nb::arg("seed"), nb::arg("threads"))
-      .def("logits", logits, nb::arg("ids"),
-           "Logits of every position, (ids, vocabulary) row by row.")
+      .def("logits", logits, nb::arg("ids"), "Logits of every position, (ids, vocabulary).")
       .def_prop_ro("config_json", [](Model& self) { return self.model().config().json; })
       .def_prop_ro("vocab_size", [](Model& self) { return self.model().config().vocab_size; })
       .def_prop_ro("eos_token_ids", [](Model& self) { return self.model().config().eos_token_ids; })

@@ -69,7 +69,13 @@ Held read_tensor(Arrays& in, nb::handle object, const op::TensorTraits& tensor) 
     if (tensor.axes.empty() && !object.is_none()) return in.scalar(object, name);
   }
   if constexpr (rank == 2) {
-    if (is_of_tokens(tensor.axes)) return in.rows(object, name);
+    if (is_of_tokens(tensor.axes)) {
+      const Held rows = in.rows(object, name);
+      if (tensor.is_output && rows.extent[0] > 1 && rows.stride[0] < rows.extent[1]) {
+        in.refuse(name, "rows that overlap", "rows that do not; make it contiguous");
+      }
+      return rows;
+    }
   }
   return in.tensor<rank>(object, name);
 }

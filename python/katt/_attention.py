@@ -47,7 +47,7 @@ def attention(
     block_mask: (blocks, size): blocks (ceil(seq_q / size), ceil(seq_kv / size)) uint8 or bool; keys of a block that
         is 0 are not visible to its queries.
     score_rule: a function (score, batch, head, query, key) -> score, called after softcap and ALiBi and before bias
-        and mask; query and key count from 0. It is traced once a call, or once by katt.Rule(function), and may use
+        and mask; query and key count from 0. It is traced at a call, or once by katt.Rule(function), and may use
         Python's operators, functions of the arrays' library, and captured arrays indexed by numbers (docs/python.md).
         It runs on the CPU.
     variant, tile: which kernel, "auto" is the fastest that accepts the arguments; (tile_q, tile_kv).
@@ -55,6 +55,9 @@ def attention(
         is then a kernel that rounds scores as that one does, which for few queries is not the fastest, "decode".
 
     Returns out (batch, heads, seq_q, head_dim), or (out, lse). A query that sees no key gives 0 and -inf.
+    ValueError with one line that names the argument, what it holds and what was expected: shapes and dtypes that do not
+    fit together, numbers out of range, a variant that does not accept the arguments, a function that is no rule.
+    Source: Vaswani et al. 2017, arXiv:1706.03762.
     """
     lib = library("attention", q=q, k=k, v=v, **present(bias=bias, alibi_slopes=alibi_slopes))
     out = lib.empty(tuple(q.shape))
@@ -63,6 +66,7 @@ def attention(
     masks = (bias, alibi_slopes, kv_lengths, blocks)
     inputs, numbers = (q, k, v, *masks), (scale, bool(return_lse), *numbers)
     if score_rule is not None:
+        score_rule = checked_rule(score_rule, q)
         launch_with_rule(FORWARD, score_rule, inputs, (out, lse), numbers, call(variant, tile))
     else:
         launch(FORWARD, inputs, (out, lse), numbers, call(variant, tile))
@@ -94,6 +98,9 @@ def attention_backward(
 ) -> tuple[Array, ...]:
     """Gradients (dq, dk, dv) of attention, of the shapes of q, k and v; with bias_gradient (dq, dk, dv, dbias).
 
+    With the probabilities P = exp(S - lse) of the scores S = rule(scale · q·kᵀ) + bias: dv = Pᵀ · dout,
+    dS = P ∘ (dout·vᵀ - Σ dout∘out + dlse), dq = scale · (rule' ∘ dS) · k, dk = scale · (rule' ∘ dS)ᵀ · q, dbias = dS.
+
     dout (batch, heads, seq_q, head_dim): gradient of out. out and lse: results of `attention` with the same
     arguments and return_lse=True. dk and dv are summed over the query heads that share a head.
     causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask, score_rule: those of `attention`.
@@ -101,6 +108,8 @@ def attention_backward(
     dlse: (batch, heads, seq_q) float32, gradient of lse, if it has one; on the CPU.
     bias_gradient: True: also the gradient of bias, of its shape, summed over what bias is broadcast to; on the CPU.
     variant, tile: which kernel, as in `attention`.
+
+    ValueError as in `attention`, and for `captured` that score_rule does not read or that is no float.
     """
     more = present(bias=bias, alibi_slopes=alibi_slopes, dlse=dlse)
     lib = library("attention", q=q, k=k, v=v, dout=dout, out=out, lse=lse, **more)
@@ -111,15 +120,28 @@ def attention_backward(
     made = (dq, dk, dv, dbias)
     scale, blocks, numbers = options(q, k, causal, window, softcap, scale, block_mask)
     inputs = (dout, q, k, v, out, lse, bias, alibi_slopes, kv_lengths, blocks)
-    gradients = {}
     if score_rule is not None or len(captured) or dlse is not None:
-        score_rule = UNCHANGED if score_rule is None else rule_of("attention", score_rule, q)
-        numbered = zip(captured_numbers("attention", score_rule, captured), captured, strict=True)
-        gradients = {n: lib.empty(tuple(array.shape), "f32") for n, array in numbered}
+        score_rule = UNCHANGED if score_rule is None else checked_rule(score_rule, q)
+        places = captured_numbers("attention", score_rule, captured)
+        gradients = {n: lib.empty(tuple(array.shape), "f32") for n, array in zip(places, captured, strict=True)}
         launch_with_rule(BACKWARD, score_rule, inputs, made, (scale, *numbers), call(variant, tile), dlse, gradients)
+        made += tuple(gradients[n] for n in places)
     else:
         launch(BACKWARD, inputs, made, (scale, *numbers), call(variant, tile))
-    return lib.give(*(array for array in made if array is not None), *gradients.values())
+    return lib.give(*(array for array in made if array is not None))
+
+
+def checked_rule(function, like):
+    """The rule of a call whose arrays are like this one. ValueError for what is none, and when PyTorch would want a
+    gradient of a tensor that the rule captures."""
+    rule = rule_of("attention", function, like)
+    if any(getattr(array, "requires_grad", False) for array in rule.captured):
+        import torch
+
+        if torch.is_grad_enabled():
+            raise ValueError("attention: score_rule: captures a tensor that requires a gradient, expected one without; "
+                             "katt.torch.flex_attention computes gradients")  # fmt: skip
+    return rule
 
 
 def present(**arrays):
@@ -147,5 +169,6 @@ def options(q, k, causal, window, softcap, scale, block_mask):
 
 def alibi_slopes(heads: int) -> list[float]:
     """The slopes of ALiBi (Press et al. 2022, arXiv:2108.12409) for so many heads: 2^(-8 (h + 1) / n) where n is a
-    power of two, else those of the power below and every other one of the next."""
+    power of two, else those of the power below and every other one of the next. ValueError for what is no number of
+    heads."""
     return _katt.alibi_slopes(natural("alibi_slopes", "heads", heads))

@@ -32,12 +32,17 @@ def sizes(plan: Plan, arrays: Sequence[Array | None]) -> tuple[Shape, dict[str, 
                 extents.setdefault(axes[1], shape[-1])
                 shape = shape[:-1]
             if lead is None:
-                lead = shape
-        elif len(shape) == len(axes):
-            for axis, extent in zip(axes, shape, strict=True):
-                extents.setdefault(axis, extent)
-        elif not tensor.is_dense:
-            shape_of(plan.op, tensor.name, array, len(axes))
+                lead, first = shape, tensor.name
+            elif shape != lead and not tensor.is_hidden:
+                wanted = str((*lead, *axes[1:])).replace("'", "")
+                raise ValueError(
+                    f"{plan.op}: {tensor.name}: holds shape {tuple(array.shape)}, expected {wanted}, as {first} has"
+                )
+        else:
+            shape = shape_of(plan.op, tensor.name, array, len(axes))
+            wanted = tuple([extents.setdefault(axis, extent) for axis, extent in zip(axes, shape, strict=True)])
+            if tensor.is_dense and shape != wanted:
+                raise ValueError(f"{plan.op}: {tensor.name}: holds shape {shape}, expected {wanted}")
     return lead or (), extents
 
 
@@ -102,6 +107,14 @@ def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
         for name, array in zip(plan.given, given, strict=True):
             if not getattr(getattr(array, "flags", None), "writeable", True):
                 raise ValueError(f"{plan.op}: {name}: holds a read-only array, expected one to write to")
+        lead, known = sizes(plan, inputs)
+        for tensor, array in zip(plan.outputs, given, strict=True):
+            wanted = shape_in(tensor, lead, known)
+            if tuple(array.shape) != wanted:
+                raise ValueError(
+                    f"{plan.op}: {tensor.name}: holds shape {tuple(array.shape)}, expected {wanted}, "
+                    f"as {plan.names[0]} has"
+                )
         launch(plan, inputs, given, numbers, choice)
         return given[0] if len(given) == 1 else given
     counts = [natural(plan.op, name, extent) for name, extent in zip(plan.extents, extents, strict=True)]

@@ -78,9 +78,7 @@ class Llama:
 
     def logits(self, ids: Sequence[int]) -> numpy.ndarray:
         """Logits (len(ids), vocab_size) float32 of every position of a text of token ids."""
-        ids = token_ids(ids)
-        flat = numpy.array(self._model.logits(ids), numpy.float32)
-        return flat.reshape(len(ids), self._model.vocab_size)
+        return self._model.logits(token_ids(ids))
 
     def generate(
         self,

@@ -24,6 +24,9 @@ def rope_cache(
         original_max_position_embeddings, named as in a `config.json`.
     angles: "f64", exact; or "f32", rounded step by step as Hugging Face's LLaMA does.
     like: an array of the library that the result is to be of; NumPy if None.
+
+    ValueError for rows and head_dim that are no numbers of elements, an odd head_dim, a theta or a scaling that is not
+    finite and positive, other `angles`.
     """
     if angles not in ("f32", "f64"):
         raise ValueError(f"rope_cache: angles: holds {angles}, expected f32 or f64")

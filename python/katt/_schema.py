@@ -2,6 +2,7 @@
 the operator declares in C++ (op/schema.hpp). Needs nothing but the standard library, since stubs are written with it
 when the package is built."""
 
+import re
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -120,15 +121,25 @@ class Plan:
             self._wanted[(present, flags)] = found
         return found
 
-    def returns(self) -> str:
-        """The type of the result."""
-        several = "tuple[Array, ...]"
-        if self.is_conditional:
-            return f"Array | {several}"
-        return "Array" if len(self.outputs) == 1 else several
+    def shown(self, in_torch: bool) -> list[Tensor]:
+        """The outputs that the function may return; that of katt.torch neither those for the backward pass nor those
+        that a flag brings."""
+        return [output for output in self.outputs if not (in_torch and (output.is_hidden or output.when in self.flags))]
 
-    def documentation(self) -> str:
-        lines = [self.formula, ""]
+    def returns(self, in_torch: bool = False) -> str:
+        """The type of the result."""
+        shown = self.shown(in_torch)
+        array, several = ("Tensor", "tuple[Tensor, ...]") if in_torch else ("Array", "tuple[Array, ...]")
+        if any(output.when or (output.unless and not in_torch) for output in shown):
+            return f"{array} | {several}"
+        return array if len(shown) == 1 else several
+
+    def documentation(self, in_torch: bool = False) -> str:
+        formula, shown = self.formula, self.shown(in_torch)
+        for name in {*self.flags, *(output.name for output in self.outputs)} if in_torch else ():
+            if name not in (output.name for output in shown):  # a formula explains these last
+                formula = re.split(rf"\n{name}(?:: | are )", formula)[0]
+        lines = [formula, ""]
         if any(not tensor.element for tensor in self.inputs):
             lines.append("Arrays are float32, float16 or bfloat16, all of one dtype but for those that name another:")
         for tensor in self.inputs:
@@ -136,22 +147,23 @@ class Plan:
         for name in self.extents:
             lines.append(f"    {name}: an extent of the result")
         made = []
-        for output in self.outputs:
+        for output in shown:
             when = ""
             if output.when in self.flags:
                 when = f" where {output.when} is true"
             elif output.when:
                 inputs = [tensor.name for tensor in self.inputs if tensor.when == output.when]
                 when = f" with {' and '.join(inputs)}"
-            elif output.unless:
+            elif output.unless and not in_torch:
                 when = f" unless {output.unless} is true"
             own = ", of any of these dtypes" if output.name in self.given else ""
-            made.append(f"{output.name} {shape_text(output)}{own}{when}")
+            shape = shape_text(output) if output.axes or not in_torch else "()" + ELEMENTS[output.element]
+            made.append(f"{output.name} {shape}{own}{when}")
         lines += ["", ("Fills and returns " if self.given else "Returns ") + ", ".join(made) + "."]
         lines += [f"{name}: {NUMBERS.get(name, 'a number of the formula')}" for name, _ in self.numbers]
-        lines += [f"{name}: True for the results that say so" for name in self.flags]
+        lines += [f"{name}: True for the results that say so" for name in self.flags if not in_torch]
         lines.append("variant: the fastest that accepts the arguments (auto), or one that `katt info` lists.")
-        if self.has_tiles:
+        if self.has_tiles and not in_torch:
             lines.append("tile: values of the variant's parameters; None: its default.")
         lines.append("Raises ValueError with one line that names the argument, what it holds and what was expected.")
         if self.source:
@@ -208,7 +220,7 @@ def stub(made: dict[str, tuple[Plan, Plan]], in_torch: bool = False) -> str:
     lines = ['"""Written by the build from the schemas of the operators."""', ""]
     lines += ["from torch import Tensor"] if in_torch else ["from typing import Any", "", "Array = Any"]
     for plan in chosen(made, in_torch):
-        text = plan.documentation().replace("\\", "\\\\").replace("\n", "\n    ")
-        returns = plan.returns().replace("Array", "Tensor" if in_torch else "Array")
-        lines += ["", f"def {plan.name}({signature(plan, in_torch, is_typed=True)}) -> {returns}:", f'    """{text}"""']
+        text = plan.documentation(in_torch).replace("\\", "\\\\").replace("\n", "\n    ")
+        definition = f"def {plan.name}({signature(plan, in_torch, is_typed=True)}) -> {plan.returns(in_torch)}:"
+        lines += ["", definition, f'    """{text}"""']
     return "\n".join(lines) + "\n"

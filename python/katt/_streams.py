@@ -13,7 +13,7 @@ def stream(handle) -> Iterator[None]:
     on which the arrays' library works. The caller orders other work on the arrays.
 
     handle: an integer, the cudaStream_t (0: the legacy default stream), or an object with `__cuda_stream__`, or a
-        stream of PyTorch or CuPy.
+        stream of PyTorch or CuPy. ValueError for anything else.
     """
     before = _katt.exchange_stream(_handle(handle))
     try:

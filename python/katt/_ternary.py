@@ -29,7 +29,8 @@ class TernaryWeight:
         )
 
     def dequantise(self, like: Array) -> Array:
-        """W_q · s_w (out_features, in_features) as an array of the library and dtype of `like`."""
+        """W_q · s_w (out_features, in_features) as an array of the library and dtype of `like`. ValueError for a
+        `like` that is not float32, float16 or bfloat16, or lies on another device than the weight."""
         lib = library("ternary_linear", like=like)
         dense = lib.empty((self.out_features, self.in_features))
         _katt.ternary_dequantise(self.packed, dense, self.weights_per_byte, 0)
@@ -37,8 +38,14 @@ class TernaryWeight:
 
 
 def ternary_pack(weight: Array, *, weights_per_byte: int = 4) -> TernaryWeight:
-    """Packs weight (out_features, in_features): s_w = max(mean |W|, 1e-5), W_q = clamp(round(W / s_w), -1, 1).
-    weights_per_byte: 4 (2 bits each, the faster) or 5 (1.6 bits each)."""
+    """Packs weight (out_features, in_features), float32, float16 or bfloat16: s_w = max(mean |W|, 1e-5),
+    W_q = clamp(round(W / s_w), -1, 1), half to even.
+
+    weights_per_byte: 4 (2 bits each, the faster) or 5 (1.6 bits each).
+
+    ValueError with one line that names the argument, what it holds and what was expected.
+    Source: Ma et al. 2024, arXiv:2402.17764.
+    """
     lib = library("ternary_pack", weight=weight)
     rows, columns = shape_of("ternary_pack", "weight", weight, 2)
     weights_per_byte = natural("ternary_pack", "weights_per_byte", weights_per_byte)
@@ -47,9 +54,15 @@ def ternary_pack(weight: Array, *, weights_per_byte: int = 4) -> TernaryWeight:
     return TernaryWeight(lib.give(packed), weights_per_byte, rows, columns)
 
 
-def check_weight(weight: TernaryWeight) -> None:
+def check_weight(x: Array, weight: TernaryWeight) -> None:
     if not isinstance(weight, TernaryWeight):
         raise refused("ternary_linear", "weight", weight, "the TernaryWeight of ternary_pack")
+    check_width(x, weight.in_features)
+
+
+def check_width(x: Array, in_features: int) -> None:
+    if tuple(x.shape[-1:]) != (in_features,):
+        raise ValueError(f"ternary_linear: x: holds shape {tuple(x.shape)}, expected (…, {in_features}), as weight has")
 
 
 def ternary_linear(x: Array, weight: TernaryWeight, *, variant: str = "auto") -> Array:
@@ -64,7 +77,7 @@ def ternary_linear(x: Array, weight: TernaryWeight, *, variant: str = "auto") ->
     Source: Ma et al. 2024, arXiv:2402.17764.
     """
     lib = library("ternary_linear", x=x)
-    check_weight(weight)
+    check_weight(x, weight)
     out = lib.empty((*x.shape[:-1], weight.out_features))
     dense = weight.dequantise(x) if variant == "naive" else None
     _katt.ternary_linear_forward(x, weight.packed, dense, out, weight.weights_per_byte, call(variant))
@@ -80,7 +93,10 @@ def ternary_linear_backward(
     dout: (…, out_features), gradient of out. x, weight, variant: as in ternary_linear, whose errors it has.
     """
     lib = library("ternary_linear", x=x, dout=dout)
-    check_weight(weight)
+    check_weight(x, weight)
+    wanted = (*x.shape[:-1], weight.out_features)
+    if tuple(dout.shape) != wanted:
+        raise ValueError(f"ternary_linear: dout: holds shape {tuple(dout.shape)}, expected {wanted}")
     dx, dweight = lib.empty(tuple(x.shape)), lib.empty((weight.out_features, weight.in_features))
     dense = weight.dequantise(x) if variant == "naive" else None
     _katt.ternary_linear_backward(dout, x, weight.packed, dense, dx, dweight, weight.weights_per_byte, call(variant))

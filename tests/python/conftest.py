@@ -1,11 +1,13 @@
 """Fixtures of the tests of the package katt. The package that is tested is the installed one, or that of a build tree
 on PYTHONPATH; where there is none, they are skipped."""
 
+import signal
 from pathlib import Path
 
 import numpy
 import pytest
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / "tests" / "cases"
 TINY = CASES / "llama_tiny"

@@ -215,6 +215,22 @@ def test_gradients_of_captured_arrays_and_of_lse():
         katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, captured=[table.copy()])
 
 
+def test_captured_views_and_arrays_that_are_named_twice():
+    q, k, v, dout = problem((1, 2, 2, 6, 9, 8), "float32")
+    table = numpy.random.default_rng(4).standard_normal((2, 9)).astype("float32")
+    view, dense = table[:, ::-1], table[:, ::-1].copy()
+
+    def run(held):
+        rule = katt.Rule(lambda score, b, h, q, k: score + held[h, k])
+        out, lse = katt.attention(q, k, v, score_rule=rule, return_lse=True)
+        return out, *katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, captured=[held, held])[3:]
+
+    for found, wanted in zip(run(view), run(dense), strict=True):
+        assert numpy.array_equal(found, wanted)
+    _, first, second = run(dense)
+    assert numpy.array_equal(first, second)
+
+
 def test_what_is_no_rule_is_a_value_error():
     q, k, v, _ = problem((1, 2, 2, 4, 6, 8), "float32")
     table = numpy.zeros(6, "float32")

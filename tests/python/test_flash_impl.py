@@ -59,6 +59,28 @@ def test_what_katt_does_not_compute_stays_with_pytorch(launches):
     assert q.grad is not None
 
 
+def test_a_mask_in_float32_stays_with_pytorch(launches):
+    """Rounding would make -1e9 hide a key."""
+    q, k, v, _ = tensors(torch.float16, 2, 2, 9, 9, 16)
+    F.scaled_dot_product_attention(q, k, v, torch.full((9, 9), -1e9))
+    assert not launches
+
+
+def test_compiled_forward_passes_round_as_backward_ones(launches, monkeypatch):
+    seen, launch = [], _flash_impl.launch
+
+    def noted(plan, inputs, outputs, numbers, *rest):
+        seen.append(numbers[1])
+        launch(plan, inputs, outputs, numbers, *rest)
+
+    monkeypatch.setattr(_flash_impl, "launch", noted)
+    x = torch.randn(1, 2, 3, 16, requires_grad=True)
+    torch.compile(lambda x: F.scaled_dot_product_attention(x * 2, x * 3, x * 4), backend="aot_eager")(x)
+    with torch.no_grad():
+        F.scaled_dot_product_attention(x.detach()[:, :, :1], x.detach(), x.detach())
+    assert seen == [True, False]
+
+
 def test_restoring_takes_katt_away(launches):
     q, k, v, _ = tensors(torch.float32, 2, 2, 9, 9, 16)
     with_katt = F.scaled_dot_product_attention(q, k, v)

@@ -275,8 +275,26 @@ def test_it_is_pytorchs_flex_attention():
     torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5)
 
 
+def test_auxiliary_results_are_pytorchs():
+    if not hasattr(flex, "AuxRequest"):
+        pytest.skip("this PyTorch has no return_aux")
+    q, k, v, _ = tensors(torch.float32)
+    out, lse = kt.flex_attention(q, k, v, alibi, return_lse=True)
+    found, aux = kt.flex_attention(q, k, v, alibi, return_aux=flex.AuxRequest(lse=True))
+    assert isinstance(aux, flex.AuxOutput) and torch.equal(found, out) and torch.equal(aux.lse, lse)
+    assert kt.flex_attention(q, k, v, alibi, return_aux=flex.AuxRequest())[1] == flex.AuxOutput()
+    for request, options, words in [
+        (flex.AuxRequest(max_scores=True), {}, "return_aux: holds max_scores=True"),
+        (flex.AuxRequest(), {"return_lse": True}, "return_aux: holds an AuxRequest beside return_lse=True"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            kt.flex_attention(q, k, v, return_aux=request, **options)
+
+
 def test_refusals():
     q, k, v, _ = tensors(torch.float32)
+    by_head = flex.create_block_mask(lambda b, h, i, j: i >= h, None, HEADS, LENGTH, LENGTH, device="cpu")
+    table = torch.zeros(HEADS, requires_grad=True)
     for call, words in [
         (lambda: kt.flex_attention(q, k, v, lambda s, b, h, i, j: torch.sin(s)),
          r"test_flex_attention.py:\d+: calls sin"),
@@ -284,6 +302,13 @@ def test_refusals():
         (lambda: kt.flex_attention(q[..., :-1], k, v), "key: holds head_dim .*, expected .*, as query has"),
         (lambda: kt.flex_attention(q[0], k, v), "query: holds shape .*, expected 4 axes"),
         (lambda: kt.flex_attention(q.double(), k, v), "query: holds torch.float64"),
+        (lambda: kt.flex_attention(q, k[:, :3], v[:, :3], None, by_head, enable_gqa=True),
+         "key: holds 3 heads, expected a divisor of 4"),
+        (lambda: kt.flex_attention(q, k[:, :0], v[:, :0], None, by_head, enable_gqa=True),
+         "key: holds 0 heads, expected a divisor of 4"),
+        (lambda: kt.flex_attention(q, k, v, lambda s, b, h, i, j: s + table.detach()[h]),
+         r"test_flex_attention.py:\d+: calls detach, expected it before the rule"),
+        (lambda: kt.flex_attention(q, k, v, lambda s, b, h, i, j: s + s.data), r":\d+: calls detach"),
     ]:
         with pytest.raises(ValueError, match=words):
             call()

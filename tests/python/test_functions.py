@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import re
 
 import numpy
 import pytest
+from conftest import right_tensor
 
 katt = pytest.importorskip("katt")
 from katt import _functions, _schema  # noqa: E402
@@ -39,7 +41,41 @@ def test_stubs_have_the_signatures_of_the_functions():
             p.default for p in parameters if p.kind is p.KEYWORD_ONLY
         ]
         assert ast.get_docstring(stubs[name]) == inspect.getdoc(function)
-    ast.parse(_schema.stub(_functions.PLANS, in_torch=True))
+
+
+def test_documents_and_stubs_of_torch_are_those_of_its_functions():
+    torch = pytest.importorskip("torch")
+    functions = pytest.importorskip("katt.torch._functions").FUNCTIONS
+    tree = ast.parse(_schema.stub(_functions.PLANS, in_torch=True))
+    stubs = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert set(stubs) == set(functions)
+    absent = {"tile", "quantise", "logits", "kept_logits", "statistics", "out_q", "out_q_scale", "dloss"}
+    for name, function in functions.items():
+        parameters = inspect.signature(function).parameters
+        told = [line for line in function.__doc__.split("\n") if re.match(r"Returns |\w+: |statistics ", line)]
+        assert not absent & set(re.findall(r"\w+", " ".join(told))), name
+        arrays = {tensor.name: right_tensor(tensor) for tensor in _functions.PLANS[name][0].inputs}
+        required = [n for n, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+        made = function(*(torch.from_numpy(arrays[n]) for n in required))
+        assert isinstance(made, torch.Tensor) and ast.unparse(stubs[name].returns).startswith("Tensor")
+        assert (ast.unparse(stubs[name].returns) == "Tensor") == (name not in ("rmsnorm", "rmsnorm_linear", "rope"))
+
+
+def test_arrays_of_other_leading_axes_are_refused():
+    rows, turned = numpy.ones((2, 3, 8), "f"), numpy.ones((3, 2, 8), "f")
+    ids, cache = numpy.zeros((3, 2), "i8"), katt.rope_cache(9, 8)
+    heads = numpy.ones((2, 1, 3, 8), "f")
+    for call, words in [
+        (lambda: katt.cross_entropy(rows, ids), r"targets: holds shape \(3, 2\), expected \(2, 3\), as logits has"),
+        (lambda: katt.cross_entropy(rows, ids.ravel()), r"targets: holds shape \(6,\), expected \(2, 3\)"),
+        (lambda: katt.swiglu(rows, turned), r"up: holds shape \(3, 2, 8\), expected \(2, 3, intermediate\), as gate has"),
+        (lambda: katt.rmsnorm(rows, rows[0, 0], turned), r"residual: holds shape \(3, 2, 8\), expected \(2, 3, hidden\)"),
+        (lambda: katt.convert_dtype(rows, turned), r"out: holds shape \(3, 2, 8\), expected \(2, 3, 8\)"),
+        (lambda: katt.embedding_backward(rows, ids, 4), r"ids: holds shape \(3, 2\), expected \(2, 3\), as dout has"),
+        (lambda: katt.rope(heads, cache, positions=ids), r"positions: holds shape \(3, 2\), expected \(2, 3\)"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_flags_choose_results():

@@ -26,6 +26,7 @@ def model():
 
 def test_logits(model, expected):
     logits = model.logits(expected["prompt"].ravel())
+    assert isinstance(logits, numpy.ndarray) and logits.dtype == numpy.float32 and logits.flags.writeable
     assert numpy.abs(logits - expected["logits"].reshape(logits.shape)).max() < 1e-4
     assert model.nbytes > 0 and model.config["model_type"] == "llama"
 

@@ -172,6 +172,12 @@ def test_ternary_linear(generator, weights_per_byte):
     dx, dweight = katt.ternary_linear_backward(dout, x, packed)
     close(dx, dout.astype(numpy.float64) @ packed.dequantise(x).astype(numpy.float64))
     assert dweight.shape == weight.shape
+    wide = normal(generator, "float32", 3, 200)
+    for call in (lambda: katt.ternary_linear(wide, packed), lambda: katt.ternary_linear_backward(dout, wide, packed)):
+        with pytest.raises(ValueError, match=r"ternary_linear: x: holds shape \(3, 200\), expected \(…, 100\)"):
+            call()
+    with pytest.raises(ValueError, match=r"ternary_linear: dout: holds shape \(1, 3, 20\), expected \(3, 20\)"):
+        katt.ternary_linear_backward(dout[None], x, packed)
     with pytest.raises(ValueError, match="weights_per_byte: holds 3, expected 4 or 5"):
         katt.ternary_pack(weight, weights_per_byte=3)
 
@@ -185,6 +191,17 @@ def test_strides_are_honoured(generator):
     read_only = wide.copy()
     read_only.setflags(write=False)
     close(katt.softmax(read_only), reference.softmax(wide))
+
+
+def test_repeated_rows(generator):
+    row = normal(generator, "float32", 1, 1, 6)
+    close(katt.softmax(numpy.broadcast_to(row, (4, 5, 6))), reference.softmax(numpy.broadcast_to(row, (4, 5, 6))))
+    rows = numpy.broadcast_to(normal(generator, "float32", 2, 1, 6), (2, 3, 6))
+    with pytest.raises(ValueError, match=r"shape \(2, 3, 6\) with strides \(6, 0, 1\), expected rows at equal"):
+        katt.softmax(rows)
+    out = numpy.lib.stride_tricks.as_strided(numpy.zeros(6, "float32"), (4, 6), (0, 4))
+    with pytest.raises(ValueError, match="convert_dtype: out: holds rows that overlap, expected rows that do not"):
+        katt.convert_dtype(normal(generator, "float32", 4, 6), out)
 
 
 @pytest.mark.parametrize(("make", "message"), [

@@ -1,6 +1,9 @@
 """Score rules and mask rules of Python as programs: traces, simplification and gradients, against NumPy and PyTorch."""
 
 import functools
+import math
+import sys
+import types
 
 import numpy
 import pytest
@@ -11,7 +14,7 @@ from katt._rules import array_trace, interpret  # noqa: E402
 from katt._rules.compact import FLAT, INSIDE, UNKNOWN, WRAPPED, compact  # noqa: E402
 from katt._rules.differentiate import captured_gradients, slope  # noqa: E402
 from katt._rules.program import BLOCK, KEY, OPERATIONS, ROW, SCORE, RuleError  # noqa: E402
-from katt._rules.run import Programs  # noqa: E402
+from katt._rules.run import Programs, Rule  # noqa: E402
 
 NAMES = ("score", "batch", "head", "query", "key")
 
@@ -30,6 +33,72 @@ def run(program, arrays, score, **more):
 
 def operations(program):
     return [program.values[number].operation for number in program.live()]
+
+
+@pytest.mark.parametrize(("rule", "value", "words"), [
+    (lambda s: s**10, lambda s: s**10, ""), (lambda s: s**65 / 1e9, lambda s: s**65 / 1e9, ""),
+    (lambda s: s**-3, lambda s: s**-3.0, ""),
+    (lambda s: s**numpy.inf, None, "raises to the power inf"), (lambda s: s**numpy.nan, None, "raises to the power nan"),
+])
+def test_powers(rule, value, words):
+    def made(s, *_):
+        return rule(s)
+
+    if words:
+        with pytest.raises(RuleError, match=words):
+            array_trace.trace(made)
+        return
+    score = scores(1)
+    numpy.testing.assert_allclose(run(*array_trace.trace(made), score)[0], value(score), rtol=1e-12)
+
+
+class Settings:
+    cap = 20
+
+    def bound(self):
+        return self.cap
+
+    __call__ = bound
+
+
+def test_what_may_change_is_traced_again(monkeypatch):
+    """Classes, modules, objects, bound methods and functions with attributes, from which a trace may read anything."""
+    module, settings, table = types.ModuleType("settings"), Settings(), {"cap": 20}
+    monkeypatch.setitem(sys.modules, "settings", module)
+    get, bound = table.get, settings.bound
+
+    def own(s, *_):
+        return s * own.cap
+
+    def imports(s, *_):
+        import settings
+
+        return s * settings.cap
+
+    rules = [lambda s, *_: s * Settings.cap, lambda s, *_: s * module.cap, lambda s, *_: s * settings(),
+             lambda s, *_: s * bound(), lambda s, *_: s * get("cap"), own, imports]
+    for cap in (20, 30):
+        Settings.cap = module.cap = own.cap = table["cap"] = cap
+        for rule in rules:
+            assert cap in [value.item for value in Rule(rule).programs.score.values]
+
+
+def test_arrays_that_are_read_by_value_are_traced_again():
+    torch_trace()
+    caps = numpy.array([20.0], "float32")
+    for cap in (20, 30):
+        caps[0] = cap
+        program = Rule(lambda s, *_: s * float(caps[0]), for_torch=True).programs.score
+        assert cap in [value.item for value in program.values]
+
+
+def test_functions_of_libraries_are_known():
+    tanh, where, exp = numpy.tanh, numpy.where, math.exp
+
+    def made(factor):
+        return Rule(lambda s, b, h, q, k: where(q > k, tanh(s) * abs(factor), exp(1) * numpy.float32(2))).programs
+
+    assert made(3) is made(3) is not made(4)
 
 
 def torch_trace():

@@ -112,6 +112,10 @@ def test_ternary_linear():
     close(out, katt.ternary_linear(x.detach(), packed))
     dx, dweight = torch.autograd.grad(out.sum(), (x, weight))
     ones = torch.ones_like(out)
+    for wrong, message in ((weight[0], r"weight: holds shape \(64,\), expected 2 axes"),
+                           (weight[:, :9], r"x: holds shape \(3, 64\), expected \(…, 9\)")):  # fmt: skip
+        with pytest.raises(ValueError, match=f"ternary_linear: {message}"):
+            kt.ternary_linear(x, wrong)
     for found, expected in zip((dx, dweight), katt.ternary_linear_backward(ones, x.detach(), packed), strict=True):
         close(found, expected)
 
@@ -172,6 +176,16 @@ def test_gradient_of_the_mask():
               lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), [q, k, v, torch.randn(shape)])  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_finite_numbers_of_a_mask_stay_finite(dtype):
+    """A row of equal scores is their mean, however low they are."""
+    q, v = torch.zeros(1, 1, 2, 8, dtype=dtype), torch.randn(1, 1, 3, 8, dtype=dtype)
+    low = torch.finfo(torch.float32).min
+    mask = torch.tensor([[low, low, float("-inf")], [-1e9, -1e9, -1e9]])
+    out = kt.scaled_dot_product_attention(q, v, v, mask)
+    close(out, torch.stack([v[0, 0, :2].mean(0), v[0, 0].mean(0)])[None, None])
+
+
 def test_sdpa_refuses_by_name():
     q = torch.randn(1, 2, 4, 8)
     wide, narrow, same = torch.randn(1, 2, 4, 264), torch.randn(1, 2, 4, 7), [q, q, q]
@@ -181,6 +195,17 @@ def test_sdpa_refuses_by_name():
         ("query: holds torch.float64, expected float32", [q.double(), q, q], {}),
         ("query: holds head_dim 264, expected at most 256", [wide, wide, wide], {}),
         ("key: holds head_dim 8, expected 7, as query has", [narrow, q, q], {}),
+        ("value: holds 3 positions, expected 4, as key has", [q, q, q[:, :, 1:]], {}),
+        (r"key: holds leading axes \(3, 2\), expected axes that broadcast with \(2, 2\)",
+         [torch.randn(n, 2, 4, 8) for n in (2, 3, 3)], {}),
+        (r"value: holds leading axes \(3,\), expected axes that broadcast with \(2,\)",
+         [torch.randn(n, 2, 4, 8) for n in (1, 2, 3)], {"enable_gqa": True}),
+        (r"attn_mask: holds shape \(3, 4\), expected one that broadcasts to \(1, 2, 4, 4\)", same,
+         {"attn_mask": torch.ones(3, 4)}),
+        (r"attn_mask: holds shape \(1, 1, 1, 4, 4\)", same, {"attn_mask": torch.ones(1, 1, 1, 4, 4)}),
+        ("attn_mask: holds torch.int64, expected bool, float32 or torch.float32", same,
+         {"attn_mask": torch.ones(4, 4).long()}),
+        ("attn_mask: holds torch.float64", same, {"attn_mask": torch.ones(4, 4).double()}),
     ):
         with pytest.raises(ValueError, match=message):
             kt.scaled_dot_product_attention(*tensors, **options)
@@ -195,7 +220,17 @@ def test_tensors_that_require_gradients_are_not_taken_by_katt():
     plain, bias = q.detach(), torch.zeros(1, 1, 4, 4, requires_grad=True)
     with pytest.raises(ValueError, match="attention: bias: holds a tensor that requires a gradient"):
         katt.attention(plain, plain, plain, bias=bias)
+    table = torch.zeros(8, requires_grad=True)
+    rule = katt.Rule(lambda s, b, h, q, k: s + table[k], for_torch=True)
+    out, lse = torch.zeros_like(plain), torch.zeros(1, 2, 4)
+    for call in (lambda: katt.attention(plain, plain, plain, score_rule=rule),
+                 lambda: katt.attention_backward(plain, plain, plain, plain, out, lse, score_rule=rule)):  # fmt: skip
+        with pytest.raises(ValueError, match="attention: score_rule: captures a tensor that requires a gradient"):
+            call()
+    with pytest.raises(ValueError, match="attention: alibi_slopes: holds a tensor that requires a gradient"):
+        kt.attention(plain, plain, plain, alibi_slopes=torch.ones(2, requires_grad=True))
     with torch.no_grad():
+        katt.attention(plain, plain, plain, score_rule=rule)
         close(katt.attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
 
 

@@ -4,20 +4,36 @@ the code and names the values of the one before: its program is known, and only 
 import functools
 import sys
 import types
+from collections import ChainMap
 
 import numpy
 
 from .array_trace import names_in
 
-# Objects that a trace reads by value or that do not change.
-PLAIN = (int, float, bool, str, bytes, type(None), type, types.ModuleType, types.BuiltinFunctionType)
-LIBRARIES = ("torch", "numpy")
+PLAIN = (int, float, bool, str, bytes, type(None))  # what a trace reads by value
+LIBRARIES = ("torch", "numpy", "math", "builtins")  # whose modules, types and functions do not change
+FUNCTIONS = (types.BuiltinFunctionType, type(numpy.where), type)
+FREE = (types.ModuleType, type, type(None))
 MOST = 256  # programs
 
 
 def is_torch_tensor(item):
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(item, torch.Tensor)
+
+
+def is_of_library(module):
+    return (module or "").partition(".")[0] in LIBRARIES
+
+
+def is_fixed(item):
+    """True for modules, types and functions of a library that read no object's contents."""
+    if isinstance(item, types.ModuleType):
+        return is_of_library(item.__name__)
+    if isinstance(item, numpy.ufunc) or getattr(item, "__module__", None) == "torch._ops.aten":
+        return True
+    own = getattr(item, "__self__", None)  # a method's object
+    return isinstance(item, FUNCTIONS) and is_of_library(item.__module__) and isinstance(own, FREE)
 
 
 class Contents:
@@ -47,13 +63,10 @@ class Contents:
             return True
         if isinstance(item, (numpy.generic, numpy.ndarray)):
             item = item.item()
-        if isinstance(item, PLAIN):
-            self._parts.append((type(item), repr(item) if isinstance(item, float) else item))
-            return True
-        if type(item).__module__.partition(".")[0] in LIBRARIES and callable(item):
-            self._parts.append(id(item))  # a function of the library, which lives as long as it does
-            return True
-        return False
+        if type(item) not in PLAIN and not is_fixed(item):
+            return False
+        self._parts.append((type(item), repr(item) if isinstance(item, float) else item))
+        return True
 
     def _function(self, function):
         if id(function) in self._seen:
@@ -61,14 +74,18 @@ class Contents:
             return True
         self._seen[id(function)] = len(self._seen)
         self._parts.append(function.__code__)
+        is_own = not is_of_library(function.__globals__.get("__name__"))
+        if is_own and function.__dict__:
+            return False
         try:
             named = [cell.cell_contents for cell in function.__closure__ or ()]
         except ValueError:  # a cell that is empty yet
             return False
         named += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        if (function.__module__ or "").partition(".")[0] not in LIBRARIES:
+        if is_own:  # a name that is not among the globals may be one of a module that the function imports
             names = sorted(names_in(function.__code__))
-            named += [function.__globals__[name] for name in names if name in function.__globals__]
+            known = ChainMap(function.__globals__, sys.modules)
+            named += [known[name] for name in names if name in known]
         return self._all(named)
 
     def _all(self, items):
@@ -88,11 +105,13 @@ def traced(functions, trace):
     if known is None:
         made, arrays = trace()
         places = [[n for n, each in enumerate(contents.arrays) if each is array] for array in arrays]
-        if not all(places):  # made by the rule itself
-            return made, arrays
-        known = made, [place[0] for place in places]
+        read = [place[0] for place in places if place]
+        if len(read) < len(places) or len(set(read)) < len(contents.arrays):
+            return made, arrays  # the rule makes an array itself, or may have read one by value
+        known = made, read
         if len(_programs) >= MOST:
-            del _programs[next(iter(_programs))]  # the one whose last use is longest ago
+            for oldest in list(_programs)[:1]:  # whose last use is longest ago; another thread may have taken it
+                _programs.pop(oldest, None)
     _programs[contents.key] = known
     made, places = known
     return made, [contents.arrays[place] for place in places]

@@ -159,17 +159,23 @@ def real(operation, grids):
 
 
 def power(grid, exponent):
-    """grid ** exponent for an exponent that is a number: by multiplications, and by exp and log where it is none of
-    0, 0.5 and the integers up to 8."""
+    """grid ** exponent for an exponent that is a number: by multiplications where it is an integer, by exp and log
+    where it is neither that nor 0.5."""
     program = grid.program
+    if not math.isfinite(exponent):
+        raise RuleError(f"raises to the power {exponent}, expected a finite one")
     if exponent == 0.5:
         return real("sqrt", [grid])
-    if exponent == int(exponent) and abs(exponent) <= 8:
+    if exponent == int(exponent):
         if exponent < 0:
             return real("divide", [constant(program, 1.0), power(grid, -exponent)])
-        result = constant(program, 1.0 if grid.type == REAL else 1)
-        for _ in range(int(exponent)):
-            result = promoted(program, "multiply", [result, grid])
+        result, left = constant(program, 1.0 if grid.type == REAL else 1), int(exponent)
+        grid = converted(grid, INDEX) if grid.type == TRUTH else grid
+        while left:
+            if left & 1:
+                result = promoted(program, "multiply", [result, grid])
+            left >>= 1
+            grid = promoted(program, "multiply", [grid, grid]) if left else grid
         return result
     return real("exp", [real("multiply", [constant(program, float(exponent)), real("log", [grid])])])
 

@@ -54,8 +54,13 @@ def unchanged():
 
 
 class Rule:
-    """A score rule, traced once: a function (score, batch, head, query, key) -> score of NumPy's or PyTorch's
-    operations, where query and key count from 0. RuleError, with the line of the rule, for what is no rule.
+    """A score rule, traced once: what katt.attention calls on every score.
+
+    function: (score, batch, head, query, key) -> score, a float32 number and four integers that count from 0, of the
+        operations in docs/python.md.
+    for_torch: True for a rule of PyTorch's functions and tensors, False for one of NumPy's.
+
+    RuleError, a ValueError, with the line of the rule, for what is no rule.
 
     captured: the arrays that the rule reads."""
 
@@ -86,14 +91,16 @@ UNCHANGED = Rule.of(unchanged(), [])  # the rule that changes nothing
 
 
 def held(tensor):
-    """A captured tensor as the kernels read it: float32, int32 or bool, without a copy where it is that already."""
+    """A captured tensor as the kernels read it: float32, int32 or bool, without a copy where it is that already, with
+    strides of whole elements that are not negative."""
     if cache.is_torch_tensor(tensor):
         tensor = tensor.detach()
         tensor = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
     wanted = HELD[tensor.dtype.kind]
     if wanted == numpy.int32 and tensor.size and not -(2**31) <= tensor.min() <= tensor.max() < 2**31:
         raise RuleError(f"captures integers {tensor.min()} … {tensor.max()}, expected 32 bits")
-    return tensor.astype(wanted, copy=False)
+    is_strided = all(stride >= 0 and stride % tensor.itemsize == 0 for stride in tensor.strides)
+    return tensor.astype(wanted, copy=not is_strided)
 
 
 def native(program, extents, arrays):

@@ -10,6 +10,7 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import grids
@@ -24,15 +25,30 @@ TYPES = {torch.float32: REAL, torch.float16: REAL, torch.bfloat16: REAL, torch.b
 NO_BRANCHES = "asks for the value of a tensor, as `if query > key` does, expected torch.where"
 
 
+def line_here():
+    """The line of the rule that runs."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((TORCH, __file__)):
+        frame = frame.f_back
+    return frame and f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+class NoDetach(TorchFunctionMode):
+    """Refuses to stop gradients, which programs do not. Autograd's own detaches do not come here."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        is_detach = function in (torch.detach, torch.Tensor.detach, torch.Tensor.detach_, torch.Tensor.data.__get__)
+        if is_detach and args[0].is_floating_point():
+            raise RuleError(f"{line_here()}: calls detach, expected it before the rule, of captured tensors")
+        return function(*args, **(kwargs or {}))
+
+
 class Lines(TorchDispatchMode):
     """Notes the line of the rule that calls an operation, for what is said of it."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith((TORCH, __file__)):
-            frame = frame.f_back
-        if frame is not None:
-            line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        line = line_here()
+        if line is not None:
             fx_traceback.set_stack_trace([line])
             if function is torch.ops.aten._local_scalar_dense.default:
                 # A program must not depend on what a tensor holds now.
@@ -46,7 +62,7 @@ def graph_of(rule, kind):
     places = [torch.zeros((), dtype=torch.int64) for _ in range(4)]
 
     def lined(*args):
-        with Lines(), torch.enable_grad():
+        with Lines(), NoDetach(), torch.enable_grad():
             return rule(*args)
 
     args = (score, *places) if kind == "score" else tuple(places)

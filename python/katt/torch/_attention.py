@@ -179,6 +179,8 @@ def attention(
     ValueError as in katt.attention.
     """
     scale, blocks, (_, _, left, right, size) = options(q, k, causal, window, softcap, scale, block_mask)
+    if torch.is_grad_enabled() and alibi_slopes is not None and alibi_slopes.requires_grad:
+        raise ValueError("attention: alibi_slopes: holds a tensor that requires a gradient, expected one without")
     differentiated = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias))
     out, lse = _attention(q, k, v, bias, alibi_slopes, kv_lengths, blocks, size, scale, causal, left, right,
                           softcap, differentiated, variant)  # fmt: skip

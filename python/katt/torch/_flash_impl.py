@@ -44,7 +44,7 @@ def takes(query, key, value, dropout_p, attn_mask):
         and query.dtype == key.dtype == value.dtype
         and query.shape[-1] == key.shape[-1] == value.shape[-1] <= LARGEST_HEAD_DIM
         and query.shape[1] % max(key.shape[1], 1) == 0
-        and (attn_mask is None or attn_mask.dtype in (query.dtype, torch.float32))
+        and (attn_mask is None or attn_mask.dtype == query.dtype)
     )
 
 
@@ -61,7 +61,7 @@ class Problem:
         self.window_right = max(0, self.length - seen) if is_causal else -1
         self.bias = None
         if attn_mask is not None:
-            mask = attn_mask.to(query.dtype)[(None,) * (4 - attn_mask.dim())]
+            mask = attn_mask[(None,) * (4 - attn_mask.dim())]
             self.bias = dense_last(mask.expand(*mask.shape[:2], self.length, keys)[..., :seen])
         self.options = (0.0, False, -1, self.window_right, 0)  # softcap, causal, window, block size
         self.masks = (self.bias, None, None, None)
@@ -75,8 +75,11 @@ def forward_after(otherwise):
         out = new_heads(problem.q)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32)
         inputs = (problem.q, problem.k, problem.v, *problem.masks)
-        differentiated = any(x.requires_grad for x in (query, key, value))
-        launch(FORWARD, inputs, (out, lse), (problem.scale, differentiated, *problem.options), call("auto"))
+        # Under torch.compile no tensor says here that it requires a gradient.
+        for_backward = any(x.requires_grad for x in (query, key, value)) or (
+            problem.length > 1 and not torch.is_inference_mode_enabled()
+        )
+        launch(FORWARD, inputs, (out, lse), (problem.scale, for_backward, *problem.options), call("auto"))
         made = torch.empty_like(query)
         made.copy_(out[..., : query.shape[-1]])
         return made, by_position(lse)

@@ -95,10 +95,13 @@ def flex_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
     kernel_options: dict | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+    *,
+    return_aux: Any = None,
+) -> Tensor | tuple[Tensor, Any]:
     """As torch.nn.attention.flex_attention.flex_attention, on the CPU and with gradients of query, key, value and of
     the tensors that the rule captures: query (batch, heads, L, E), key (batch, kv_heads, S, E), value (batch, kv_heads,
-    S, Ev) → (batch, heads, L, Ev).
+    S, Ev), float32, float16 or bfloat16 → (batch, heads, L, Ev) of their dtype:
+    softmax(score_mod(scale · query·keyᵀ)) · value over the keys that block_mask shows.
 
     score_mod: a function (score, batch, head, q_idx, kv_idx) -> score of tensors without axes.
     block_mask: of PyTorch's create_block_mask. Blocks that no query sees cost nothing, and the mask's function is asked
@@ -108,10 +111,16 @@ def flex_attention(
     return_lse: also the natural log-sum-exp of the scores, (batch, heads, L) float32.
     kernel_options: is not read; it is for PyTorch's compiler, whose graphs break at this function: it traces rules
         itself.
+    return_aux: PyTorch's AuxRequest: returns (out, AuxOutput), with lse if it asks for it; it may not ask for
+        max_scores.
 
-    A query that sees no key gives 0. ValueError for a rule with other operations than those in docs/python.md.
+    A query that sees no key gives 0. ValueError for shapes and dtypes that do not fit together, and for a rule with
+    other operations than those in docs/python.md.
     """
     check(query, key, value, enable_gqa)
+    if return_aux is not None and (return_lse or return_aux.max_scores):
+        holds = "an AuxRequest beside return_lse=True" if return_lse else "max_scores=True"
+        raise refused("return_aux", f"holds {holds}, expected AuxRequest(lse=True) alone")
     try:
         block_mask = None if shows_all(block_mask) else block_mask
         rule = rule_of(score_mod, block_mask)
@@ -128,6 +137,10 @@ def flex_attention(
     q, k, v = padded(query, width), padded(key, width), padded(value, query.shape[-1])
     out, lse = _flex(q, k, v, rule.captured, number, blocks, size, scale, needed)
     out = out[..., :width]
+    if return_aux is not None:
+        from torch.nn.attention.flex_attention import AuxOutput
+
+        return out, AuxOutput(lse=lse if return_aux.lse else None)
     return (out, lse) if return_lse else out
 
 
@@ -149,6 +162,8 @@ def check(query, key, value, enable_gqa):
         raise refused("key", f"holds head_dim {key.shape[-1]}, expected {query.shape[-1]}, as query has")
     if query.shape[1] != key.shape[1] and not enable_gqa:
         raise refused("key", f"holds {key.shape[1]} heads, expected {query.shape[1]}, or enable_gqa=True")
+    if query.shape[1] != key.shape[1] and (key.shape[1] == 0 or query.shape[1] % key.shape[1]):
+        raise refused("key", f"holds {key.shape[1]} heads, expected a divisor of {query.shape[1]}, the heads of query")
 
 
 def rule_of(score_mod, block_mask):

@@ -181,11 +181,10 @@ def made(differentiated: Differentiated):
         exist = []
         for output in plan.outputs:
             given = next((tensor.name for tensor in plan.inputs if tensor.when == output.when and output.when), None)
-            exist.append("False" if output.is_hidden or (output.when and not given) else
-                         f"{given} is not None" if given else "True")  # fmt: skip
+            exist.append("False" if output not in plan.shown(True) else f"{given} is not None" if given else "True")
         body = f"_pick(_op({arguments}), ({', '.join(exist)},))"
     source = f"def {plan.name}({signature(plan, in_torch=True)}):\n    return {body}\n"
-    documentation = f"katt.{plan.name} with gradients.\n\n{plan.documentation()}"
+    documentation = f"katt.{plan.name} with gradients.\n\n{plan.documentation(in_torch=True)}"
     function = compiled(source, plan.name, documentation, {"_op": differentiated.forward.operator, "_pick": pick})
     function.__module__ = "katt.torch"
     return function

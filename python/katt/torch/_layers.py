@@ -4,11 +4,14 @@ import torch
 from torch import Tensor
 
 from .. import _katt
+from .._arrays import shape_of
 from .._functions import PLANS, launch
+from .._ternary import check_width
 from ._operator import call, dense_last, new_rows, operator, rows
 
 
 def new_linear(x, weight):
+    check_width(x, shape_of("ternary_linear", "weight", weight, 2)[1])
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
@@ -27,7 +30,8 @@ _convert_dtype.register_autograd(lambda ctx, dout: (_convert_dtype(dout, ctx.dty
 
 
 def convert_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x rounded to float32, float16 or bfloat16, with its gradient in the dtype of x."""
+    """x (…), float32, float16 or bfloat16, rounded to one of these dtypes, half to even: a tensor of its shape. Its
+    gradient is rounded to the dtype of x. ValueError for another dtype."""
     return _convert_dtype(x, dtype)
 
 
@@ -59,7 +63,13 @@ _ternary_linear.register_autograd(
 
 
 def ternary_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """The ternary linear layer of katt.ternary_linear on x (…, in_features) and a weight (out_features, in_features)
-    that is quantised at every call, for training: gradients through the straight-through estimator.
-    katt.ternary_linear takes a weight that is packed once."""
+    """The ternary linear layer of katt.ternary_linear for training: out (…, out_features) = (x_q · W_qᵀ) · s_w / s_x,
+    with the weight quantised at every call (katt.ternary_pack) and x rounded to 8 bits.
+    Gradients through the straight-through estimator: dx = dout · W_q · s_w, dweight = doutᵀ · x_q / s_x.
+
+    x (…, in_features), weight (out_features, in_features): float32, float16 or bfloat16; out has the dtype of x.
+
+    ValueError with one line that names the argument, what it holds and what was expected.
+    Source: Ma et al. 2024, arXiv:2402.17764; Bengio et al. 2013, arXiv:1308.3432.
+    """
     return _ternary_linear(x, weight)

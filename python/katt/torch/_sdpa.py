@@ -28,13 +28,14 @@ def scaled_dot_product_attention(
 
     is_causal: PyTorch's rule, aligned to the top left corner: key j is visible to query i if j <= i. (Ours in
         katt.torch.attention is aligned to the bottom right; where L = S they are the same.)
-    attn_mask: bool, True where a key takes part, or added to the scores; broadcast to (…, heads, L, S). A query that
-        sees no key gives 0.
+    attn_mask: bool, True where a key takes part, or float32 or query's dtype, added to the scores; broadcast to
+        (…, heads, L, S). float32 is rounded to query's dtype, in which finite numbers stay finite: only -inf hides a
+        key. A query that sees no key gives 0.
     scale: of the scores; 1 / sqrt(E) if None.
     enable_gqa: key and value may have fewer heads, which divide those of the query.
 
-    ValueError for arguments that Katt does not compute: dropout_p > 0, other dtypes than float32,
-    float16 and bfloat16, E or Ev above 256.
+    ValueError for shapes and dtypes that do not fit together, and for what Katt does not compute: dropout_p > 0, other
+    dtypes than float32, float16 and bfloat16, E or Ev above 256.
     """
     check(query, key, value, attn_mask, dropout_p, is_causal)
     device = query.device.type
@@ -61,10 +62,11 @@ def scaled_dot_product_attention(
     return out[..., :head_dim].reshape(*lead, length, head_dim)
 
 
-def check(query, key, value, attn_mask, dropout_p, is_causal):
-    def refuse(name, holds, expected):
-        raise ValueError(f"scaled_dot_product_attention: {name}: holds {holds}, expected {expected}")
+def refuse(name, holds, expected):
+    raise ValueError(f"scaled_dot_product_attention: {name}: holds {holds}, expected {expected}")
 
+
+def check(query, key, value, attn_mask, dropout_p, is_causal):
     if dropout_p > 0:
         refuse("dropout_p", dropout_p, "0: katt has no dropout")
     if attn_mask is not None and is_causal:
@@ -82,17 +84,27 @@ def check(query, key, value, attn_mask, dropout_p, is_causal):
             refuse(name, f"head_dim {x.shape[-1]}", f"at most {LARGEST_HEAD_DIM}")
     if key.shape[-1] != query.shape[-1]:
         refuse("key", f"head_dim {key.shape[-1]}", f"{query.shape[-1]}, as query has")
+    if value.shape[-2] != key.shape[-2]:
+        refuse("value", f"{value.shape[-2]} positions", f"{key.shape[-2]}, as key has")
 
 
 def heads_of(query, key, value, enable_gqa):
     """query, key and value as (batch, heads, positions, head_dim), and the leading axes of the result."""
     leads = [x.shape[:-2] for x in (query, key, value)]
     if enable_gqa and all(leads):
-        batch = torch.broadcast_shapes(*(lead[:-1] for lead in leads))
+        batch = broadcast(*(lead[:-1] for lead in leads))
         leads = [(*batch, lead[-1]) for lead in leads]
     else:
-        leads = [torch.broadcast_shapes(*leads)] * 3
+        leads = [broadcast(*leads)] * 3
     return *(four_axes(x, lead) for x, lead in zip((query, key, value), leads, strict=True)), leads[0]
+
+
+def broadcast(query, key, value):
+    """The axes to which leading axes broadcast."""
+    for name, lead, other in (("key", key, query), ("value", value, query), ("value", value, key)):
+        if any(a != b and 1 not in (a, b) for a, b in zip(reversed(lead), reversed(other))):
+            refuse(name, f"leading axes {tuple(lead)}", f"axes that broadcast with {tuple(other)}")
+    return torch.broadcast_shapes(query, key, value)
 
 
 def four_axes(x, lead):
@@ -104,11 +116,18 @@ def four_axes(x, lead):
 
 def bias_of(mask, dtype, lead, scores):
     """The term added to the scores, (batch or 1, heads or 1, L, S)."""
+    if mask.dtype not in (torch.bool, torch.float32, dtype):
+        refuse("attn_mask", mask.dtype, f"bool, float32 or {dtype}")
+    whole = (*lead, *scores)
+    if mask.dim() > len(whole) or any(a not in (1, b) for a, b in zip(reversed(mask.shape), reversed(whole))):
+        refuse("attn_mask", f"shape {tuple(mask.shape)}", f"one that broadcasts to {whole}")
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
-    mask = mask.to(dtype)
+    if mask.dtype != dtype:
+        limit = torch.finfo(dtype).max
+        mask = torch.where(mask.isinf(), mask, mask.clamp(-limit, limit)).to(dtype)
     if len(lead) > 2:
-        return mask.expand(*lead, *scores).flatten(0, -4)
+        return mask.expand(whole).flatten(0, -4)
     mask = mask[(None,) * (4 - mask.dim())]
     return mask.expand(*mask.shape[:2], *scores)
 
