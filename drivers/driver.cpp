@@ -123,7 +123,8 @@ std::string meant(const std::string& word, const std::vector<std::string>& comma
 
 int dispatch(int argc, char** argv, const bench::Registry& registry) {
   constexpr std::string_view watched = "--watched=";  // the last argument of a child of a sweep
-  if (argc > 1 && std::string_view(argv[argc - 1]).starts_with(watched)) {
+  if (argc > 2 && std::string_view(argv[1]) == "sweep" &&
+      std::string_view(argv[argc - 1]).starts_with(watched)) {
     bench::watch::begin(std::atoi(argv[--argc] + watched.size()));
   }
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);

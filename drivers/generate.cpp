@@ -250,6 +250,11 @@ int generate_command(const Invocation& invocation) {
                   .top_k = line.count("--top-k", 0, 0),
                   .top_p = line.number("--top-p", 0, 1, 1),
                   .seed = options.seed};
+  for (const std::string name : {"--top-k", "--top-p"}) {
+    if (line.text(name) && how.sampling.is_greedy()) {
+      tell_note(name + " changes nothing: at --temperature 0 the most likely token is taken");
+    }
+  }
   how.use_cache = !no_cache;
   how.adapts_threads = !line.text("--threads");
   const std::int64_t most = line.count("--chunk", 1, 512);

@@ -323,7 +323,7 @@ int info_command(const Invocation& invocation) {
     }
   }
   if (json) {
-    std::printf("%s\n", bench::info_json(invocation.registry, ceilings).c_str());
+    std::printf("%s\n", bench::info_json(invocation.registry, ceilings, asked).c_str());
     return 0;
   }
   if (asked != nullptr) {

@@ -108,7 +108,7 @@ int replay_command(const Invocation& invocation) {
   CommandLine line("katt tune --replay",
                    "Replay the race on a result file that has every tile in many rounds: how often "
                    "the winner is wrong, and the time beside that of measuring all");
-  bool json = false;
+  bool json = false, overwrite = false;
   line.option("--replay", "result file (HDF5), of katt sweep with every tile and --rounds",
               files({".h5"}));
   line.option("--replays", "replays of each space (200)");
@@ -119,6 +119,7 @@ int replay_command(const Invocation& invocation) {
   line.option("--precision", "of the exhaustive measurement, as of a sweep (0.02)");
   line.option("--results", "NAME.json: the rows of the file in the T4 format of tuners",
               files({".json"}));
+  line.flag("--overwrite", overwrite, "replace the file of --results");
   line.flag("--json", json, "print every replay as JSON");
   line.example("katt tune --replay spaces.h5 --replays 1000",
                "how often the race picks a slower tile, and the time that it saves");
@@ -126,10 +127,11 @@ int replay_command(const Invocation& invocation) {
   const std::string& file = line.required("--replay", "expected a result file (HDF5)");
   const bench::ReplayOptions options = read_options(line);
   const auto& results = line.text("--results");
+  if (overwrite && !results) throw InputError("--overwrite: expected --results, which it replaces");
   io::Outputs outputs;
   if (results) {
     io::check_distinct({{"--results", *results}}, {{"--replay", file}});
-    outputs.claim({"--results", *results}, false, "a new file");
+    outputs.claim({"--results", *results}, overwrite);
   }
   const std::vector<io::Column> columns = bench::result_columns(invocation.registry);
   const io::ResultContents contents = io::read_result(file, columns);

@@ -148,7 +148,8 @@ std::string merged_json(const Merged& merged, const std::string& output) {
                      {"machines", merged.machines}});
 }
 
-std::string info_json(const Registry& registry, std::span<const io::CeilingRow> ceilings) {
+std::string info_json(const Registry& registry, std::span<const io::CeilingRow> ceilings,
+                      const Operator* only) {
   const BuildInfo& build = build_info();
   Json backends = Json::array();
   for (const Backend backend : all_backends) {
@@ -168,7 +169,9 @@ std::string info_json(const Registry& registry, std::span<const io::CeilingRow> 
                     {"available_bytes", memory.free}});
   }
   Json operators = Json::array();
-  for (const Operator* op : registry.all()) operators.push_back(operator_json(*op));
+  for (const Operator* op : registry.all()) {
+    if (only == nullptr || op == only) operators.push_back(operator_json(*op));
+  }
   Json measured = Json::array();
   for (const io::CeilingRow& row : ceilings) {
     measured.push_back({{"name", row.name},

@@ -151,7 +151,9 @@ int sweep_command(const Invocation& invocation) {
     if (first && !dry_run) {
       bench::check_output(options);
       std::vector<io::NamedPath> inputs = measuring.inputs(request);
+      const auto usual = tuned ? bench::usual_tuning_file() : std::nullopt;
       if (tuning_file) inputs.push_back({"--tuning", *tuning_file});
+      else if (usual) inputs.push_back({"--tuning", *usual});
       for (const std::string& rule :
            bench::split(line.text("--score-rule-file").value_or(""), ',')) {
         if (!rule.empty()) inputs.push_back({"--score-rule-file", rule});

@@ -17,6 +17,7 @@
 #include "io/printable.hpp"
 #include "memory/pool.hpp"
 #include "memory/tracker.hpp"
+#include "process/sha256.hpp"
 #include "record/json.hpp"
 #include "sweep/sweep_ranks.hpp"
 #include "training/checkpointing.hpp"
@@ -97,6 +98,10 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   const training::TokenData data = line.data(config.vocab_size);
   training::TrainOptions options = line.options();
   data.check(options.shape.seq);
+  if (ranks::world().size() > 1) {
+    check_alike("config.json", nn::config_json_f32(config));
+    check_alike("tokens", bench::sha256(data.bytes()));
+  }
   options.groups = line.layout.groups();
   training::check_ranks(config, options);
   const bool is_first = options.groups.all.rank() == 0;

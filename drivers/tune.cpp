@@ -81,14 +81,15 @@ int tune_command(const Invocation& invocation) {
               "tuning file to update" + (usual ? " (default: " + usual->string() + ")" : ""),
               files({".json"}));
   bool json = false;
-  bool exhaustive = false;
+  bool exhaustive = false, overwrite = false;
   line.flag("--json", json, "print the tiles as the JSON of a tuning file");
   line.flag("--exhaustive", exhaustive,
             "measure every tile until its time is known, as a sweep does (--rounds does, too)");
   line.option("--results",
-              "new file to keep what was measured in: NAME.json in the T4 format of tuners, any "
-              "other name a result file (HDF5)",
+              "file to keep what was measured in: NAME.json in the T4 format of tuners, any other "
+              "name a result file (HDF5)",
               files({".json", ".h5"}));
+  line.flag("--overwrite", overwrite, "replace the file of --results");
   line.option("--replay",
               "result file of every tile to replay the race on, see katt tune --replay --help",
               files({".h5"}));
@@ -110,6 +111,7 @@ int tune_command(const Invocation& invocation) {
   const std::filesystem::path path = output ? std::filesystem::path(*output) : *usual;
   (void)bench::Tuning::read(path);
   if (results && results->empty()) throw InputError("--results: is empty, expected a new file");
+  if (overwrite && !results) throw InputError("--overwrite: expected --results, which it replaces");
   std::vector<io::NamedPath> targets{{"-o", path}};
   if (results) targets.push_back({"--results", *results});
   io::check_distinct(targets, measuring.inputs(request));
@@ -117,6 +119,7 @@ int tune_command(const Invocation& invocation) {
   std::size_t finished = 0;
   bench::SweepOptions options;
   options.command = invocation.command;
+  options.overwrite = overwrite;
   if (results && !is_json(*results)) options.output = *results;
 
   const Runtime runtime(bench::most_threads(request.entries), device);
@@ -124,7 +127,7 @@ int tune_command(const Invocation& invocation) {
   const auto plan = bench::plan_cases(request.entries, request.settings.seed);
   bench::check_memory(plan);
   io::Outputs outputs;
-  if (results) outputs.claim({"--results", *results}, false, "a new file");
+  if (results) outputs.claim({"--results", *results}, overwrite);
   // reports an unwritable file before anything is measured
   { const io::AtomicFile writable(path); }
   options.measure_ceilings = !options.output.empty();

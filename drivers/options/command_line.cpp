@@ -38,6 +38,7 @@ struct CommandLine::Impl {
   std::vector<std::string> known;  ///< option names, for suggestions
   std::list<std::optional<std::string>> values;
   std::map<std::string, std::optional<std::string>*> by_name;
+  std::map<std::string, const bool*> flags;
   std::map<const CLI::Option*, Values> completed;
   std::string footer, examples;
   bool verbose = false, quiet = false;
@@ -83,7 +84,10 @@ void CommandLine::option(const std::string& names, const std::string& help, Valu
 
 void CommandLine::flag(const std::string& names, bool& value, const std::string& help) {
   impl_->app.add_flag(names, value, help);
-  for (const std::string& name : bench::split(names, ',')) impl_->known.push_back(name);
+  for (const std::string& name : bench::split(names, ',')) {
+    impl_->known.push_back(name);
+    impl_->flags[name] = &value;
+  }
 }
 
 void CommandLine::when_given(const std::string& name, std::function<void(const std::string&)> f) {
@@ -101,6 +105,7 @@ std::string CommandLine::first_positional(std::span<const std::string> arguments
     const std::string argument = normalised(arguments[i]);
     if (!argument.starts_with("-")) return argument;
     if (argument.find('=') != std::string::npos) continue;
+    if (!argument.starts_with("--") && argument.size() > 2) continue;  // -oFILE
     const CLI::Option* const known = impl_->app.get_option_no_throw(argument);
     const bool is_flag = known != nullptr && known->get_items_expected_max() == 0;
     if (!is_flag) ++i;
@@ -199,6 +204,21 @@ std::int64_t CommandLine::count(const std::string& name, std::int64_t minimum,
 double CommandLine::number(const std::string& name, double minimum, double maximum,
                            double fallback) const {
   return text(name) ? bench::parse_number(name, *text(name), minimum, maximum) : fallback;
+}
+
+std::string CommandLine::given(const std::set<std::string>& but) const {
+  std::string text;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (!name.starts_with("--") || but.contains(name)) return;
+    text += (text.empty() ? "" : " ") + name + (value.empty() ? "" : " " + value);
+  };
+  for (const auto& [name, value] : impl_->by_name) {
+    if (*value) add(name, value->value());
+  }
+  for (const auto& [name, value] : impl_->flags) {
+    if (*value) add(name, "");
+  }
+  return text;
 }
 
 bool CommandLine::set_default(const std::string& name, const std::string& text) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -70,6 +71,8 @@ class CommandLine {
                                    std::int64_t fallback) const;
   [[nodiscard]] double number(const std::string& name, double minimum, double maximum,
                               double fallback) const;
+  /// The options that were given, but for some, with their texts: "--batch 2 --profile".
+  [[nodiscard]] std::string given(const std::set<std::string>& but) const;
   /// Gives an option a text where it has none; false where there is no option of that name.
   bool set_default(const std::string& name, const std::string& text);
   /// An InputError's hint: the option that is nearest to a name; "" where none is.

@@ -16,6 +16,9 @@ struct Replicas {
   ranks::Communicator others{};
 };
 
+/// Throws InputError on every rank when a rank has another text than rank 0. All ranks call it.
+void check_alike(const std::string& what, const std::string& mine);
+
 /// Throws InputError for blocks of --checkpoint-blocks that several ranks cannot choose together.
 void check_blocks(const std::string& blocks, int ranks);
 
@@ -27,9 +30,10 @@ struct LayoutOptions {
   void add_to(CommandLine& line);
   /// The same options for inference: a command line of training is valid here, too.
   void add_inference_to(CommandLine& line);
-  /// Reads the texts: of all ranks of the program, or, for a forecast, of so many; 0: as many as the
-  /// options name where the program has one rank. Throws InputError.
-  void resolve(const CommandLine& line) { resolve_forecast(line, ranks::world().size()); }
+  /// Reads the texts: of all ranks of the program, whose options must be the same, or, for a
+  /// forecast, of so many; 0: as many as the options name where the program has one rank. Throws
+  /// InputError.
+  void resolve(const CommandLine& line);
   void resolve_forecast(const CommandLine& line, int ranks);
   /// The groups of this rank. All ranks call it.
   [[nodiscard]] ranks::Groups groups() const;

@@ -9,6 +9,7 @@
 #include "io/outputs.hpp"
 #include "plan/axes.hpp"
 #include "plan/toml_document.hpp"
+#include "training/saving.hpp"
 #include "training/state_file.hpp"
 
 namespace katt::impl {
@@ -160,6 +161,9 @@ void TrainCommandLine::check_output() const {
   const std::filesystem::path out = line_.text("--out").value_or("");
   std::error_code ignored;
   if (resume && overwrite) throw InputError("--resume and --overwrite exclude each other");
+  for (const char* name : {"--save-every", "--save-shards"}) {
+    if (line_.text(name) && out.empty()) throw InputError(std::string(name) + ": needs --out");
+  }
   if (resume && out.empty()) throw InputError("--resume: needs --out, the run to continue");
   // asked before the run is: another process may be in its first save, which ends with the log
   const auto& log = line_.text("--log");
@@ -174,6 +178,9 @@ void TrainCommandLine::check_output() const {
   files.insert(files.begin(), "config.json");
   for (const char* name : {training::state_file, "model.safetensors"}) {
     files.insert(files.begin(), {name, io::index_of(name).string()});
+    for (const std::string& shard : training::shards_in(out, name)) {
+      if (!shard.starts_with(".")) files.push_back(shard);
+    }
   }
   for (const std::string& name : files) {
     if (out.empty()) break;

@@ -21,6 +21,11 @@ training::LossScaling TrainCommandLine::loss_scaling() const {
   };
   scaling.growth = factor("--growth-factor", scaling.growth, 1, 1024);
   scaling.backoff = factor("--backoff-factor", scaling.backoff, 0, 1);
+  for (const std::string name : {"--growth-interval", "--growth-factor", "--backoff-factor"}) {
+    if (line_.text(name) && !scaling.is_dynamic) {
+      throw InputError(name + ": expected with --loss-scale dynamic");
+    }
+  }
   return scaling;
 }
 
@@ -48,6 +53,8 @@ training::TrainOptions TrainCommandLine::options() const {
     options.schedule.kind = training::Schedule::Kind::cosine;
   } else if (schedule != "constant") {
     throw InputError("--schedule " + schedule + ": unknown; expected constant, cosine");
+  } else if (line_.text("--min-lr")) {
+    throw InputError("--min-lr: expected with --schedule cosine");
   }
   options.optimizer = {.beta1 = line_.number("--beta1", 0, 0.999999, 0.9),
                        .beta2 = line_.number("--beta2", 0, 0.999999, 0.95),
@@ -72,7 +79,11 @@ nn::LlamaConfig TrainCommandLine::model_config() const {
 }
 
 std::string TrainCommandLine::checkpointing() const {
-  return line_.text("--checkpoint-blocks").value_or(checkpoint_ ? "all" : "none");
+  const auto& blocks = line_.text("--checkpoint-blocks");
+  if (checkpoint_ && blocks == "none") {
+    throw InputError("--checkpoint-blocks none: expected without --checkpoint");
+  }
+  return blocks.value_or(checkpoint_ ? "all" : "none");
 }
 
 RunOptions TrainCommandLine::run_options() const {

@@ -145,13 +145,7 @@ training::TokenData tokens_from_hdf5(const std::filesystem::path& path, std::int
   const io::CaseFile file(path);
   const char* dataset = !file.has("tokens") && file.has("train/tokens") ? "train/tokens" : "tokens";
   const std::vector<std::int64_t> values = file.integers(dataset, {-1}, "(N)").values;
-  const auto narrow = [](std::int64_t value) {
-    using Limits = std::numeric_limits<std::int32_t>;
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(value, Limits::min(), Limits::max()));
-  };
-  std::vector<std::int32_t> tokens(values.size());
-  std::ranges::transform(values, tokens.begin(), narrow);
-  return {std::move(tokens), vocab_size, path.string() + ": dataset " + dataset};
+  return {values, vocab_size, path.string() + ": dataset " + dataset};
 }
 
 training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {
@@ -263,6 +257,11 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
         trainer.steps() < options.steps) {
       saver.save();
     }
+  }
+  const bool all_skipped = trainer.steps() > first && summary.skipped == trainer.steps() - first;
+  if (all_skipped && !(training.scaling.is_dynamic && std::isfinite(trainer.log().back().loss))) {
+    throw std::runtime_error("every step was skipped: its gradients are not finite (loss " +
+                             bench::to_text(trainer.log().back().loss) + "); nothing is saved");
   }
   saver.save_last();
   summary.peak_bytes = scope.peak_bytes();

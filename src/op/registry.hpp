@@ -33,6 +33,9 @@ namespace katt::bench {
 /// Value of an axis at one point: an integer, a real, or one of the axis' choices by name.
 using AxisValue = std::variant<std::int64_t, double, std::string>;
 
+/// Bytes of a name, as a value of an axis, that result files hold.
+inline constexpr std::size_t text_axis_bytes = 16;
+
 /// One dimension along which an operator can be swept. It is at once an option of `katt sweep`
 /// (`--seq-q`), a key of a sweep's TOML file (`seq_q`), and a column of the result file (`seq_q`).
 struct AxisSpec {

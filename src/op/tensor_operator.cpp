@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "core/error.hpp"
 #include "core/text.hpp"
 #include "io/printable.hpp"
 #include "op/reference/new_values.hpp"
@@ -56,9 +57,10 @@ Problem problem_of(const TensorOperatorData& op, const Point& point) {
     } else if (const auto* real = std::get_if<double>(&value)) {
       problem.parameters[axis.name] = *real;
     } else {
-      problem.extents[axis.name] =
-          std::find(axis.choices.begin(), axis.choices.end(), std::get<std::string>(value)) -
-          axis.choices.begin();
+      const auto& name = std::get<std::string>(value);
+      const auto at = std::find(axis.choices.begin(), axis.choices.end(), name);
+      if (at == axis.choices.end()) throw InputError(axis.name + " " + name + ": is unknown");
+      problem.extents[axis.name] = at - axis.choices.begin();
     }
   }
   op.finish(problem);

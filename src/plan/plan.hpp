@@ -15,6 +15,9 @@
 /// Turns axes as typed into the cases of a sweep, with all checks that come before an allocation.
 namespace katt::bench {
 
+/// Bytes of a label that result files hold.
+inline constexpr std::size_t label_bytes = 64;
+
 class Tuning;
 
 /// One operator with its axes from a sweep file or the command line.

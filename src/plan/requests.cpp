@@ -33,13 +33,16 @@ std::vector<std::string> read_variants(const Operator& op, const AxisText& typed
   return names;
 }
 
-/// True for what the column `variant` can hold as the name of a peer or a candidate.
+}  // namespace
+
 bool is_name(std::string_view name) {
   constexpr std::size_t longest = 32;
   return !name.empty() && name.size() <= longest && std::ranges::all_of(name, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
   });
 }
+
+namespace {
 
 /// The names of peers; only their own program knows which exist.
 std::vector<std::string> read_peers(const Operator& op, const AxisText& typed) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct ConfigRequest {
 
 /// The typed axes of an entry by axis name, each at most once.
 [[nodiscard]] std::map<std::string, const AxisText*> typed_axes(const SweepEntry& entry);
+
+/// True for what the column `variant` can hold as the name of a peer or a candidate.
+[[nodiscard]] bool is_name(std::string_view name);
 
 /// A kernel of the user that an entry names.
 struct NamedCandidate {

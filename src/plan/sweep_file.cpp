@@ -66,6 +66,12 @@ class Reader {
     const TomlKey* label = table.find("label");
     if (label == nullptr) label = document_.top.find("label");
     if (label != nullptr) entry.label = string_of(*label);
+    for (const SweepEntry& other : request_.entries) {
+      const auto stored = [](const std::string& text) { return text.substr(0, label_bytes); };
+      if (stored(other.label) != stored(entry.label) || other.label == entry.label) continue;
+      fail(label->line, "label: begins with the same " + std::to_string(label_bytes) +
+                            " bytes, which result files hold, as that of " + other.where);
+    }
     request_.entries.push_back(std::move(entry));
   }
 

@@ -98,7 +98,7 @@ std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
       {"commit", origin.commit, 48},
       {"run", origin.run, 16},
       {"point", origin.point, 16},
-      {"label", planned.label, 64},
+      {"label", planned.label, label_bytes},
       {"speedup_lo", row.speedup.lo},
       {"speedup_hi", row.speedup.hi},
       {"tile", to_text(row.requested.setting), 16},
@@ -260,7 +260,7 @@ std::vector<io::Column> result_columns(const Registry& registry) {
       const io::Cell cell =
           std::visit([](const auto& held) { return io::Cell(held); }, axis.fallback);
       io::Column column =
-          Field{axis.name.c_str(), cell, cell.index() == 0 ? 16U : 0U}.column(false);
+          Field{axis.name.c_str(), cell, cell.index() == 0 ? text_axis_bytes : 0U}.column(false);
       const auto known = std::find_if(columns.begin(), columns.end(), [&](const io::Column& other) {
         return other.name == column.name;
       });

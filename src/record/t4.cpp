@@ -88,7 +88,8 @@ std::string t4_json(const Registry& registry, const std::vector<io::Column>& col
   Json metadata = {{"timeunit", "milliseconds"}};
   std::string timestamp;
   for (const auto& [name, value] : run) {
-    if (name == "started_at") timestamp = std::get<std::string>(value);
+    const auto* text = std::get_if<std::string>(&value);
+    if (name == "started_at" && text != nullptr) timestamp = *text;
     for (const char* kept : {"command", "started_at", "katt_version", "commit", "dirty", "compiler",
                              "device", "cpu_id", "cores", "isa", "os"}) {
       if (name == kept) metadata[name] = std::visit([](const auto& v) { return Json(v); }, value);

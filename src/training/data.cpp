@@ -8,16 +8,32 @@
 
 namespace katt::training {
 
-TokenData::TokenData(std::vector<std::int32_t> tokens, std::int64_t vocab_size,
-                     const std::string& name)
-    : tokens_(std::move(tokens)), name_(name) {
-  const auto outside = std::ranges::find_if(
-      tokens_, [=](std::int32_t token) { return token < 0 || token >= vocab_size; });
-  if (outside != tokens_.end()) {
-    throw InputError(name + ": token " + std::to_string(outside - tokens_.begin()) + " is " +
+namespace {
+
+template <class Token>
+void check_tokens(std::span<const Token> tokens, std::int64_t vocab_size, const std::string& name) {
+  const auto outside =
+      std::ranges::find_if(tokens, [=](Token token) { return token < 0 || token >= vocab_size; });
+  if (outside != tokens.end()) {
+    throw InputError(name + ": token " + std::to_string(outside - tokens.begin()) + " is " +
                      std::to_string(*outside) + ", expected 0 to " +
                      std::to_string(vocab_size - 1) + ", the vocabulary of the model");
   }
+}
+
+}  // namespace
+
+TokenData::TokenData(std::vector<std::int32_t> tokens, std::int64_t vocab_size,
+                     const std::string& name)
+    : tokens_(std::move(tokens)), name_(name) {
+  check_tokens(std::span<const std::int32_t>(tokens_), vocab_size, name);
+}
+
+TokenData::TokenData(std::span<const std::int64_t> tokens, std::int64_t vocab_size,
+                     const std::string& name)
+    : name_(name) {
+  check_tokens(tokens, vocab_size, name);
+  for (const std::int64_t token : tokens) tokens_.push_back(static_cast<std::int32_t>(token));
 }
 
 TokenData TokenData::from_bytes(const std::filesystem::path& path, std::int64_t vocab_size) {

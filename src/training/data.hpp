@@ -14,6 +14,7 @@ class TokenData {
  public:
   /// Throws InputError when a token is not in 0 … vocab_size − 1.
   TokenData(std::vector<std::int32_t> tokens, std::int64_t vocab_size, const std::string& name);
+  TokenData(std::span<const std::int64_t> tokens, std::int64_t vocab_size, const std::string& name);
 
   /// Reads any file, one token a byte.
   static TokenData from_bytes(const std::filesystem::path& path, std::int64_t vocab_size);
@@ -24,6 +25,11 @@ class TokenData {
   void fill(std::int64_t first, std::int64_t seq, std::span<std::int64_t> ids,
             std::span<std::int64_t> targets) const;
 
+  /// The tokens as int32.
+  [[nodiscard]] std::span<const unsigned char> bytes() const {
+    return {reinterpret_cast<const unsigned char*>(tokens_.data()),
+            tokens_.size() * sizeof(std::int32_t)};
+  }
   /// Number of tokens.
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
 

@@ -206,14 +206,9 @@ void remove_replaced(const fs::path& folder, const std::string& file,
                      const std::set<std::string>& kept) {
   std::error_code ignored;
   fs::remove(kept.contains(file) ? io::index_of(folder / file) : folder / file, ignored);
-  const std::regex shard("\\.?" + stem_of(file) +
-                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.katt-\w+\.part)?)");
-  std::vector<fs::path> replaced;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!kept.contains(name) && std::regex_match(name, shard)) replaced.push_back(entry.path());
+  for (const std::string& name : shards_in(folder, file)) {
+    if (!kept.contains(name)) fs::remove(folder / name, ignored);
   }
-  for (const fs::path& path : replaced) fs::remove(path, ignored);
 }
 
 /// The two files of a rank that writes.
@@ -396,6 +391,18 @@ class Exchange {
 };
 
 }  // namespace
+
+std::vector<std::string> shards_in(const fs::path& folder, const std::string& file) {
+  const std::regex shard("\\.?" + stem_of(file) +
+                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.katt-\w+\.part)?)");
+  std::error_code ignored;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    std::string name = entry.path().filename().string();
+    if (std::regex_match(name, shard)) names.push_back(std::move(name));
+  }
+  return names;
+}
 
 int suggested_shards(const nn::LlamaConfig& config, int ranks) {
   const std::int64_t bytes = nn::ParameterLayout(config).count() * std::int64_t{sizeof(float)};

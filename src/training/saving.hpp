@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "training/trainer.hpp"
 
@@ -37,6 +38,11 @@ struct RunArrays {
   const Sharing& sharing;             ///< what ranks share
   std::array<StateArray, 3> arrays;   ///< parameters and both moments
 };
+
+/// The shards of model.safetensors or of the state in a folder, also the temporaries of a killed
+/// save, whose names begin with a dot: a save replaces them.
+[[nodiscard]] std::vector<std::string> shards_in(const std::filesystem::path& folder,
+                                                 const std::string& file);
 
 /// One shard for each 2 GiB of the model, at most one a rank.
 [[nodiscard]] int suggested_shards(const nn::LlamaConfig& config, int ranks);

@@ -60,6 +60,8 @@ def test_one_operator(katt):
         line = next(line for line in done.stdout.splitlines() if line.split()[:1] == [variant])
         assert all((not reason) or reason in done.stdout for reason in refusals) and line
     assert "rmsnorm" not in done.stdout
+    (alone,) = json.loads(katt("info", "attention", "--json").stdout)["operators"]
+    assert alone["name"] == "attention"
     for operator in ("linear", "ternary_linear", "linear_cross_entropy", "llama_block", "all_reduce"):
         assert katt("info", operator).stdout.startswith(f"{operator}: ")
 

@@ -213,6 +213,13 @@ def test_tuning_touches_no_other_file(katt):
     assert (katt.folder / "t.json.h5").read_bytes() == b"the user's"
     assert sorted(path.name for path in katt.folder.iterdir()) == ["t.json", "t.json.h5"]
     assert "is the file of -o" in katt.refuses(*TUNE, "--seq", 8, "-o", "t.json", "--results", "./t.json")
+    user = {"XDG_CONFIG_HOME": str(katt.folder)}  # the file that is read without --tuning
+    used = katt.folder / "katt" / "tuning.json"
+    used.parent.mkdir()
+    shutil.copy(katt.folder / "t.json", used)
+    done = katt("sweep", "attention", "--seq", 8, "--tile", "auto", "-o", used, "--overwrite", env=user)
+    assert done.returncode == 2 and "is the file of --tuning" in done.stderr
+    assert used.read_bytes() == (katt.folder / "t.json").read_bytes()
 
 
 @pytest.mark.skipif(BACKEND != "openmp", reason="tunes on the host")

@@ -246,6 +246,12 @@ def test_refusals(ranks, expected, count, arguments, message):
     assert not (ranks.folder / "out").exists()
 
 
+def test_ranks_are_told_the_same(ranks, expected):
+    one, other = (list(map(str, training(expected, lr=rate))) for rate in (1e-3, 1e-1))
+    done = ranks(1, *one, ":", "-n", 1, ranks.path, *other)
+    assert "has other options than rank 0: " in refusal_of(done) and "--lr 0.1" in done.stderr
+
+
 def test_commands_of_one_rank(ranks):
     done = ranks(2, "tune", "attention")
     assert done.returncode == 2

@@ -104,6 +104,7 @@ def test_without_an_output_the_verdict_is_printed(katt, kernels):
     ({"untrusted": "no"}, 'untrusted: holds "no", expected true or false'),
     ({"baseline": "fussed"}, "baseline fussed: is not measured; did you mean fused?"),
     ({"name": "naive"}, "naive is a variant of swiglu"),
+    ({"name": " mine"}, 'name: " mine" is no name for its rows'),
     ({"peers": ["onednnn"]}, "did you mean onednn?"),
 ])
 def test_tasks_that_make_no_sense(katt, kernels, change, message):

@@ -110,11 +110,43 @@ def test_a_loss_scale_is_continued(katt, random_model, text):
     (["--master-dtype", "f64"], "--master-dtype f64: expected f32"),
     (["--master-dtype", "f16", "--dtype", "bf16"], "--master-dtype f16: expected f32 or bf16, that of --dtype"),
     (["--ternary", 2], "--ternary 2: expected 0 or 1"),
+    (["--growth-interval", 5], "--growth-interval: expected with --loss-scale dynamic"),
+    (["--min-lr", 1e-5], "--min-lr: expected with --schedule cosine"),
+    (["--checkpoint", "--checkpoint-blocks", "none"], "--checkpoint-blocks none: expected without --checkpoint"),
 ])
 def test_precision_that_is_refused(katt, random_model, text, arguments, expected):
     message = katt.refuses("train", "--model", random_model, "--text", text, "--steps", 1, "--out", "out", *arguments)
     assert expected in message
     assert not (katt.folder / "out").exists()
+
+
+def test_shards_of_others_stay(katt, random_model, text):
+    shard = katt.folder / "out" / "model-00001-of-00002.safetensors"
+    shard.parent.mkdir()
+    shutil.copy(text, shard)
+    command = ["train", "--model", random_model, "--steps", 1, "--out", "out"]
+    assert f"holds {shard.name}; expected" in katt.refuses(*command, "--text", text)
+    assert "is the file of --text" in katt.refuses(*command, "--text", shard, "--overwrite")
+    assert list(shard.parent.iterdir()) == [shard]
+    katt.runs(*command, "--text", text, "--overwrite")
+    assert not shard.exists(), "it was of the model that is replaced"
+
+
+def test_a_run_that_learns_nothing_is_told(katt, random_model, text):
+    done = katt("train", "--model", random_model, "--text", text, "--steps", 3, "--dtype", "f16", "--loss-scale", 1e9,
+                "--out", "out")
+    assert done.returncode == 1 and "every step was skipped" in done.stderr
+    assert not (katt.folder / "out" / "model.safetensors").exists()
+    for option in ("--save-every", "--save-shards"):
+        assert f"{option}: needs --out" in katt.refuses("train", "--model", random_model, "--text", text, "--steps", 1,
+                                                        option, 1)
+
+
+def test_a_token_outside_of_the_vocabulary_is_named(katt, random_model):
+    with h5py.File(katt.folder / "tokens.h5", "w") as file:
+        file["tokens"] = np.array([1, 5_000_000_000])
+    line = katt.refuses("train", "--model", random_model, "--data", "tokens.h5", "--steps", 1)
+    assert "token 1 is 5000000000, expected 0 to 255" in line
 
 
 def test_sigterm_saves_and_stops(katt, random_model, text):

@@ -117,6 +117,9 @@ def test_results_as_t4(katt):
             assert math.isclose(values["time"], sum(result["times"]["runtimes"]) / 2)
     assert [result["problem"]["causal"] for result in t4["results"]] == [0, 0, 0, 1, 1, 1]
     assert "t4.json: exists" in katt.refuses(*TUNE, "--rounds", 1, "--results", "t4.json")
+    assert "--overwrite" in katt.refuses(*TUNE, "--rounds", 1, "--overwrite")
+    katt.runs(*TUNE, "--rounds", 1, "--results", "t4.json", "--overwrite")
+    assert json.loads((katt.folder / "t4.json").read_text()) != t4
     assert "is the file of -o" in katt.refuses(*TUNE, "--rounds", 1, "--results", "./tiles.json")
 
 
@@ -146,6 +149,8 @@ def test_replays(recorded):
     assert recorded(*replay, "--json").stdout == done.stdout, "the same seed"
     t4 = json.loads((recorded.folder / "t4.json").read_text())
     assert [len(one["times"]["runtimes"]) for one in t4["results"]] == [12, 12, 12]
+    assert "--overwrite" in recorded.refuses(*replay, "--results", "t4.json")
+    recorded.runs(*replay, "--results", "t4.json", "--overwrite")
     text = recorded(*replay)
     assert text.returncode == 0 and text.stdout.splitlines()[-1].startswith("1 space: wrong ")
 

@@ -23,13 +23,15 @@ TEST(CaseFile, ReadsTensorsOfEveryNaturalType) {
   {
     Hdf5Builder file(folder / "case.h5");
     file.floats("q", {2, 3}, {0, 1, 2, 3, 4, 5});
-    const std::vector<double> wide{0.5, -0.25, 1e300, NAN};
+    const std::vector<double> wide{0.5, -0.25, INFINITY, NAN};
     file.dataset("wide", H5T_IEEE_F64BE, {4}, H5T_NATIVE_DOUBLE, wide.data());
     const io::impl::Handle half(H5Tcopy(H5T_IEEE_F32LE));
     H5Tset_fields(half.get(), 15, 10, 5, 0, 10);
     H5Tset_size(half.get(), 2);
     H5Tset_ebias(half.get(), 15);
     file.dataset("half", half.get(), {4}, H5T_NATIVE_DOUBLE, wide.data());
+    const std::vector<double> too_large{1, -1e300};
+    file.dataset("too_large", H5T_IEEE_F64LE, {2}, H5T_NATIVE_DOUBLE, too_large.data());
     const std::vector<std::int64_t> numbers{-3, 0, 7};
     file.dataset("numbers", H5T_STD_I32LE, {3}, H5T_NATIVE_INT64, numbers.data());
     const std::vector<std::uint8_t> bytes{0, 1, 255};
@@ -49,6 +51,9 @@ TEST(CaseFile, ReadsTensorsOfEveryNaturalType) {
   EXPECT_EQ(wide.values[0], 0.5F);
   EXPECT_EQ(wide.values[2], std::numeric_limits<float>::infinity());
   EXPECT_TRUE(std::isnan(wide.values[3]));
+  EXPECT_TRUE(
+      test::contains(message_of<InputError>([&] { (void)input.floats("too_large", {2}, "(N)"); }),
+                     "holds -1e+300 at element 1, expected numbers of float32"));
   EXPECT_EQ(input.floats("half", {4}, "(N)").values[1], -0.25F);
   EXPECT_EQ(input.integers("numbers", {3}, "(B)").values, (std::vector<std::int64_t>{-3, 0, 7}));
   EXPECT_EQ(input.integers("bytes", {-1}, "(B)").values, (std::vector<std::int64_t>{0, 1, 255}));

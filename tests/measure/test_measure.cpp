@@ -97,8 +97,8 @@ TEST(Measure, AfterARoundContendersLeaveAndTheRoundsEnd) {
   EXPECT_EQ(std::count(journal.begin(), journal.end(), "verify b"), 1) << "it cannot win";
 
   rounds = 0;
-  ASSERT_TRUE(measure(contenders, {.min_rounds = 5, .budget_s = 0, .race = true}, keeps_caches, stop,
-                      Bound(), {}, [&](std::span<Contender>) { return ++rounds == 100; }));
+  ASSERT_TRUE(measure(contenders, {.min_rounds = 5, .budget_s = 0, .race = true}, keeps_caches,
+                      stop, Bound(), {}, [&](std::span<Contender>) { return ++rounds == 100; }));
   EXPECT_EQ(rounds, 5) << "the budget ends a race, too";
 }
 

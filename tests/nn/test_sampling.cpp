@@ -28,6 +28,14 @@ TEST(Sampling, IsGreedyAtTemperatureZero) {
   EXPECT_EQ(sampler.pick(logits), 1);  // the first of equals
 }
 
+TEST(Sampling, TakesTheMostLikelyAtTheLowestTemperatures) {
+  for (const double temperature : {1e-30, 1e-308, 5e-324}) {
+    const auto share = shares({.temperature = temperature, .top_p = 1e-9});
+    EXPECT_EQ(share.size(), 1U) << temperature;
+    EXPECT_TRUE(share.contains(1)) << temperature;
+  }
+}
+
 TEST(Sampling, FollowsTheProbabilities) {
   double total = 0;
   for (const float logit : logits) total += std::exp(logit / 2.0);

@@ -189,6 +189,9 @@ TEST(RuleProgram, RefusesWhatIsNoProgram) {
   Code indices;
   indices.add(Operation::gather, Type::real, Level::row, slope, 0, 0, 2);
   EXPECT_TRUE(refused(indices.words, {head, 0, head, 0}, {slope}, {1, 3, 1, 2}));
+  Code far;
+  far.add(Operation::gather, Type::real, Level::row, slope, 0, 2147483647, 1);
+  EXPECT_TRUE(refused(far.words, {head, 0}, {slope}, {1, 3, 1, 2}));
 }
 
 }  // namespace

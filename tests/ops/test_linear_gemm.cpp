@@ -231,8 +231,8 @@ TEST(Gemm, FewRowsTimesAMatrixJoinChunksAndSlices) {
                                   {41, 1000, 333, 12}};
   for (const auto& [m, n, k, gap] : shapes) {
     for (const Dtype dtype : all_dtypes) {
-      testing::product::Problem p = alike(m, n, k, dtype,
-                        {.bias = m > 3, .alpha = 0.5F, .beta = m > 3 ? 1.0F : 0.0F, .gap = gap});
+      testing::product::Problem p = alike(
+          m, n, k, dtype, {.bias = m > 3, .alpha = 0.5F, .beta = m > 3 ? 1.0F : 0.0F, .gap = gap});
       expect_reference(p);
       const Values values(p);
       EXPECT_EQ(run(serial_host(), p, values), run(Kokkos::OpenMP(2), p, values)) << p.name();
@@ -264,12 +264,12 @@ TEST(Gemm, ARowHasTheSameBitsAloneAndAmongOthers) {
   for (const Dtype dtype : all_dtypes) {
     // So large that a single row takes B for a stream.
     testing::product::Problem p{.m = 64,
-              .n = 337,
-              .k = 1100,
-              .a_dtype = dtype,
-              .b_dtype = dtype,
-              .c_dtype = Dtype::f32,
-              .trans_b = true};
+                                .n = 337,
+                                .k = 1100,
+                                .a_dtype = dtype,
+                                .b_dtype = dtype,
+                                .c_dtype = Dtype::f32,
+                                .trans_b = true};
     const Values values(p);
     const auto engines = gemm_engines<Host>();
     const GemmEngine<Host>* skinny = &*std::ranges::find_if(

@@ -93,6 +93,9 @@ TEST_F(SweepFile, RejectsWithPlaceAndNearestKeys) {
   EXPECT_TRUE(rejection("op = \"toy\"\nn = 2\nsize = 4\n").find("names the same axis as") !=
               std::string::npos);
   EXPECT_TRUE(rejection("op = \"toy\"\nn = [2,\n").starts_with(":2: not valid TOML"));
+  const std::string entry = "[[sweep]]\nop = \"toy\"\nlabel = \"" + std::string(64, 'x');
+  EXPECT_TRUE(test::contains(rejection(entry + "1\"\n" + entry + "2\"\n"),
+                             ":6: label: begins with the same 64 bytes, which result files hold"));
   for (const char* bad :
        {"op = 3", "op = \"toy\"\nn = []", "op = \"toy\"\nn = [[2]]", "op = \"toy\"\nn = {a = 1}",
         "op = \"toy\"\nrounds = 0", "op = \"toy\"\nbudget_s = -1", "op = \"toy\"\ntitle = 3",

@@ -1,7 +1,9 @@
 #include "io/hdf5/case_file.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <new>
 #include <span>
 #include <utility>
@@ -143,7 +145,21 @@ FloatTensor CaseFile::floats(std::string_view dataset, const Shape& shape,
   }
   const std::size_t count = input.readable_count(dataset, info, sizeof(float));
   FloatTensor tensor{std::move(info.shape), allocate<float>(input, dataset, count)};
-  input.read(dataset, H5T_NATIVE_FLOAT, std::as_writable_bytes(std::span(tensor.values)));
+  if (info.type != "float64") {
+    input.read(dataset, H5T_NATIVE_FLOAT, std::as_writable_bytes(std::span(tensor.values)));
+    return tensor;
+  }
+  auto wide = allocate<double>(input, dataset, count);
+  input.read(dataset, H5T_NATIVE_DOUBLE, std::as_writable_bytes(std::span(wide)));
+  for (std::size_t i = 0; i < count; ++i) {
+    tensor.values[i] = static_cast<float>(wide[i]);
+    if (std::isinf(tensor.values[i]) && std::isfinite(wide[i])) {
+      std::array<char, 32> number{};
+      std::snprintf(number.data(), number.size(), "%.6g", wide[i]);
+      input.reject_dataset(dataset, "holds " + std::string(number.data()) + " at element " +
+                                        std::to_string(i) + ", expected numbers of float32");
+    }
+  }
   return tensor;
 }
 

@@ -29,8 +29,9 @@ std::int64_t Sampler::pick(std::span<const float> logits) {
     return std::ranges::max_element(logits) - logits.begin();
   }
   candidates_.clear();
+  const double most = *std::ranges::max_element(logits);
   for (std::size_t token = 0; token < logits.size(); ++token) {
-    candidates_.emplace_back(logits[token] / options_.temperature, token);
+    candidates_.emplace_back((logits[token] - most) / options_.temperature, token);
   }
   // the most likely first; of equals the first
   std::ranges::sort(candidates_, [](const auto& a, const auto& b) {
@@ -39,9 +40,8 @@ std::int64_t Sampler::pick(std::span<const float> logits) {
   if (options_.top_k > 0 && options_.top_k < static_cast<std::int64_t>(candidates_.size())) {
     candidates_.resize(static_cast<std::size_t>(options_.top_k));
   }
-  const double largest = candidates_.front().first;
   double total = 0;
-  for (auto& [weight, token] : candidates_) total += weight = std::exp(weight - largest);
+  for (auto& [weight, token] : candidates_) total += weight = std::exp(weight);
   double kept = 0;
   std::size_t count = 0;
   while (count < candidates_.size() && (count == 0 || kept < options_.top_p * total)) {

@@ -149,6 +149,7 @@ std::vector<RecordedSpace> recorded_spaces(const Registry& registry,
     if (cells.text("status") != "ok" || !is_timed) continue;
     const Operator& op = registry.find(cells.text("op"));
     const Point point = point_of(op, cells);
+    op.validate(point);
     const std::string variant = cells.text("variant");
     const auto infos = op.variants(point.backend, point.pass);
     const auto info = std::ranges::find(infos, variant, &VariantInfo::name);

@@ -9,6 +9,7 @@
 #include "core/text.hpp"
 #include "io/json_input.hpp"
 #include "io/printable.hpp"
+#include "plan/requests.hpp"
 #include "plan/settings.hpp"
 
 namespace katt::bench {
@@ -142,6 +143,10 @@ RefereeTask read_task(const std::filesystem::path& path, const Registry& registr
       root.required("candidate", "the path of a shared library or a file of Python");
   task.library = path.parent_path() / library;  // of an absolute path itself
   task.candidate = root.text("name").value_or(task.library.stem().string());
+  if (!is_name(task.candidate)) {
+    throw InputError(name + ": name: \"" + truncated(task.candidate, 40) +
+                     "\" is no name for its rows, expected letters, digits and '_', at most 32");
+  }
   if (auto axes = root.take("axes")) {
     Object named(root.place("axes"), std::move(*axes));
     entry.axes = axes_of(named, *entry.op);

@@ -14,6 +14,7 @@
 #include "io/mapped_file.hpp"
 #include "io/printable.hpp"
 #include "io/safetensors.hpp"
+#include "op/registry.hpp"
 #include "ops/attention/bench/exact_program.hpp"
 #include "ops/attention/rules/program_variants.hpp"
 #include "ops/attention/rules/score_rules.hpp"
@@ -199,6 +200,11 @@ std::string add_rule_file(const std::filesystem::path& path) {
   named.name = reader.rule_name();
   for (const NamedRule& known : named_rules()) {
     if (known.name == named.name) throw InputError("score_rule " + named.name + ": is taken");
+    constexpr std::size_t kept = bench::text_axis_bytes;
+    if (known.name.substr(0, kept) == named.name.substr(0, kept)) {
+      throw InputError("score_rule " + named.name + ": result files hold " + std::to_string(kept) +
+                       " bytes of a name, and those of " + known.name + " are the same");
+    }
   }
   named.description = "a rule of Python";
   static_cast<RuleVariants<Host>&>(named) = {

@@ -332,6 +332,13 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         }
       }
     }
+    if constexpr (is_program<Rule> || Scores::has_rule) {
+      for (int j = 0; dp != nullptr && j < plan.columns; ++j) {  // a rule's slope may be NaN there
+        const bool hidden =
+            j < begin || j >= end || s[j] == -Kokkos::Experimental::infinity_v<float>;
+        if (hidden) dp[j] = 0.0F;
+      }
+    }
     return {begin, end};
   }
 

@@ -94,7 +94,7 @@ Program::Program(const std::vector<std::int32_t>& code, const std::vector<std::i
       made.indices = word[6];
       if (made.tensor < 0 || made.tensor >= static_cast<int>(tensors_.size()) ||
           made.first_index < 0 || made.indices < 0 ||
-          made.first_index + made.indices > static_cast<int>(indices_.size()) ||
+          made.indices > static_cast<int>(indices_.size()) - made.first_index ||
           (!is_flat(made) &&
            made.indices !=
                static_cast<int>(tensors_[static_cast<std::size_t>(made.tensor)].extent.size()))) {
