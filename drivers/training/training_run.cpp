@@ -107,6 +107,9 @@ class Saver {
       if (!options_.out.empty()) trainer_.save(options_.out, options_.save_shards);
       saved_ = trainer_.steps();
     } catch (const std::exception& error) {
+      // a failure of this rank alone ends the job: the others do not know of it
+      const bool is_known = dynamic_cast<const training::SaveError*>(&error) != nullptr;
+      if (ranks.size() > 1 && !is_known) throw;
       if (is_first_ && ranks.rank() == 0 && !training::holds_run(options_.out)) remove_model();
       return error.what();
     }
@@ -125,6 +128,11 @@ class Saver {
   void remove_model() const {
     std::error_code ignored;
     for (const auto& path : {model_, io::index_of(model_)}) std::filesystem::remove(path, ignored);
+    for (const char* file : {"model.safetensors", training::state_file}) {
+      for (const std::string& shard : training::shards_in(options_.out, file)) {
+        std::filesystem::remove(options_.out / shard, ignored);
+      }
+    }
   }
 
   static bool exists(const std::filesystem::path& path) {

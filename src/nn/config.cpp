@@ -117,11 +117,14 @@ bool is_ternary(const std::string& name, const Table& top) {
   if (!value.is_object()) top.refuse(quantization_key, "an object");
   const Table table(name + ": " + quantization_key + "/", value);
   if (table.at("quant_method") != "bitnet") table.refuse("quant_method", "\"bitnet\"");
-  table.only("linear_class", "autobitlinear");
-  table.only("quantization_mode", "online");
+  // transformers takes a missing key for packed weights
+  if (table.at("linear_class") != "autobitlinear") {
+    table.refuse("linear_class", "\"autobitlinear\"");
+  }
+  if (table.at("quantization_mode") != "online") table.refuse("quantization_mode", "\"online\"");
   table.only("use_rms_norm", false);
   const json& kept = table.at("modules_to_not_convert");
-  if (!kept.is_null() && kept != json::array() && kept != json::array({"lm_head"})) {
+  if (!kept.is_null() && kept != json::array({"lm_head"})) {
     table.refuse("modules_to_not_convert", "[\"lm_head\"] or nothing");
   }
   return true;
@@ -135,6 +138,10 @@ rope::FrequencyArgs rope_of(const std::string& name, const Table& top,
   const char* key = top.at("rope_parameters").is_null() ? "rope_scaling" : "rope_parameters";
   const json& parameters = top.at(key);
   if (parameters.is_null()) return rope;
+  const json& older = top.at("rope_scaling");
+  if (!older.is_null() && older != parameters) {
+    top.refuse("rope_scaling", "nothing beside rope_parameters, or the same");
+  }
   if (!parameters.is_object()) top.refuse(key, "an object");
   const Table table(name + ": " + key + "/", parameters);
   rope.theta = table.positive("rope_theta", rope.theta);
@@ -169,6 +176,17 @@ void add_eos(const Table& table, LlamaConfig& config) {
       config.eos_token_ids.push_back(id.get<std::int64_t>());
     }
   }
+}
+
+/// A negative number counts from the end of the vocabulary, as in PyTorch.
+std::int64_t pad_of(const Table& table, std::int64_t vocab_size) {
+  constexpr const char* key = "pad_token_id";
+  const json& value = table.at(key);
+  if (value.is_null()) return -1;
+  if (!value.is_number_integer()) table.refuse(key, "a token id or null");
+  const double token = value.get<double>() + (value.get<double>() < 0 ? vocab_size : 0);
+  return token >= 0 && token < static_cast<double>(vocab_size) ? static_cast<std::int64_t>(token)
+                                                               : -1;
 }
 
 }  // namespace
@@ -219,6 +237,7 @@ LlamaConfig parse_config(const std::string& name, const std::string& text) {
   }
   config.rope = rope_of(name, table, config.max_position_embeddings);
   add_eos(table, config);
+  config.pad_token_id = pad_of(table, config.vocab_size);
   return config;
 }
 
@@ -255,7 +274,8 @@ std::string config_json_f32(const LlamaConfig& config) {
                               {"linear_class", "autobitlinear"},
                               {"quantization_mode", "online"}};
   }
-  root[root.contains("torch_dtype") ? "torch_dtype" : "dtype"] = "float32";
+  if (root.contains("torch_dtype")) root["torch_dtype"] = "float32";
+  if (root.contains("dtype") || !root.contains("torch_dtype")) root["dtype"] = "float32";
   return root.dump(2) + "\n";
 }
 

@@ -33,6 +33,9 @@ struct LlamaConfig {
   rope::FrequencyArgs rope{.precision = rope::AnglePrecision::f32};
   /// Tokens that end a text: eos_token_id, one or a list, within the vocabulary.
   std::vector<std::int64_t> eos_token_ids{};
+  /// pad_token_id within the vocabulary, else −1: its embedding is 0 in a random model and gets no
+  /// gradient, as with padding_idx of torch.nn.Embedding.
+  std::int64_t pad_token_id = -1;
   std::string json;  ///< the text of the file
 
   /// Columns of q.

@@ -230,13 +230,12 @@ class Own {
       shards.reset();
     }
   }
-  /// Throws std::runtime_error on all ranks when any of them has failed.
+  /// Throws SaveError on all ranks when any of them has failed.
   void agree(const ranks::Communicator& ranks) const {
     const std::vector<double> failed = ranks.gather(failure_.empty() ? 0 : 1);
     const auto first = std::ranges::find(failed, 1.0);
     if (first == failed.end()) return;
-    throw std::runtime_error(
-        ranks.broadcast_text(failure_, static_cast<int>(first - failed.begin())));
+    throw SaveError(ranks.broadcast_text(failure_, static_cast<int>(first - failed.begin())));
   }
 
   std::optional<Shards> shards;  ///< empty when the rank writes nothing, or has failed

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,12 @@ struct RunArrays {
   std::array<StateArray, 3> arrays;   ///< parameters and both moments
 };
 
+/// A save that failed, with the first reason. All ranks throw it.
+class SaveError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// The shards of model.safetensors or of the state in a folder, also the temporaries of a killed
 /// save, whose names begin with a dot: a save replaces them.
 [[nodiscard]] std::vector<std::string> shards_in(const std::filesystem::path& folder,
@@ -48,8 +55,7 @@ struct RunArrays {
 [[nodiscard]] int suggested_shards(const nn::LlamaConfig& config, int ranks);
 
 /// Writes a run in `shards` shards, at most one a rank; 0: suggested_shards(). All ranks call it,
-/// and it returns when all have written. Throws std::runtime_error on all ranks when one cannot
-/// write.
+/// and it returns when all have written. Throws SaveError on all ranks when one cannot write.
 template <class Exec>
 void write_run(const Exec& exec, const std::filesystem::path& folder, const RunArrays& run,
                const TrainingState& state, int shards);

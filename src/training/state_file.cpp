@@ -51,6 +51,23 @@ Metadata newer_settings_of(const nn::LlamaConfig& config, const TrainOptions& op
 }
 
 constexpr const char* scaling_key = "loss_scaling";
+constexpr const char* model_key = "model";
+
+/// What shapes of tensors do not tell of a model.
+std::string model_of(const nn::LlamaConfig& config) {
+  const rope::FrequencyArgs& rope = config.rope;
+  std::string text = "layers " + number(config.num_hidden_layers) + ", heads " +
+                     number(config.num_attention_heads) + " of " + number(config.head_dim) +
+                     ", kv_heads " + number(config.num_key_value_heads) + ", eps " +
+                     number(config.rms_norm_eps) + ", tied " +
+                     (config.tie_word_embeddings ? "1" : "0") + ", rope " + number(rope.theta);
+  if (rope.scaling == rope::Scaling::none) return text;
+  for (const double of : {rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                          static_cast<double>(rope.original_max_position)}) {
+    text += " " + number(of);
+  }
+  return text;
+}
 
 std::string scaling_of(const TrainOptions& options) {
   return options.scaling.is_dynamic ? "dynamic" : "static";
@@ -126,6 +143,7 @@ StateContents contents_of(const nn::LlamaConfig& config, const TrainOptions& opt
   contents.metadata = settings_of(options);
   contents.metadata.merge(newer_settings_of(config, options));
   contents.metadata[scaling_key] = scaling_of(options);
+  contents.metadata[model_key] = model_of(config);
   contents.metadata["steps"] = number(std::ssize(state.log));
   contents.metadata["updates"] = number(state.updates);
   contents.metadata["good_steps"] = number(state.good_steps);
@@ -141,8 +159,10 @@ TrainingState state_of(const std::filesystem::path& path, const io::Safetensors&
   state.updates = reader.integer("updates");
   state.good_steps = reader.integer("good_steps");
   state.loss_scale = reader.column(scale_tensor, 1)[0];
-  if (file.metadata().contains(scaling_key)) {  // not from the first versions
-    reader.expect({{scaling_key, scaling_of(options)}});
+  for (const auto& [key, value] :
+       Metadata{{scaling_key, scaling_of(options)}, {model_key, model_of(config)}}) {
+    if (file.metadata().contains(key))
+      reader.expect({{key, value}});  // not from the first versions
   }
   const double scale = LossScaler(options.scaling).scale();
   if (!options.scaling.is_dynamic && state.loss_scale != scale) {

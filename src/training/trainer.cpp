@@ -290,6 +290,9 @@ void Trainer<Exec>::run_microbatches(const TokenData& data, float dloss) {
     pass(at).backward(dloss, at.micro == 0, is_last, ready);
   };
   for (const PipelinePass& at : schedule_) at.backward ? backward(at) : forward(at);
+  for (auto& of_part : passes_) {
+    for (auto& one : of_part) one->wait_for_messages();  // who blocks in a collective moves none
+  }
 }
 
 template <class Exec>

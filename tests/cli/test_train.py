@@ -142,6 +142,35 @@ def test_a_run_that_learns_nothing_is_told(katt, random_model, text):
                                                         option, 1)
 
 
+def test_padding_is_not_trained(katt, random_model, text):
+    """As with padding_idx of torch.nn.Embedding."""
+    config = random_model / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"pad_token_id": ord("e"),
+                                                                    "tie_word_embeddings": False}))
+    train(katt, random_model, text, 2, "--out", "out")
+    raw = (katt.folder / "out" / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(raw[:8], "little")
+    begin, _ = json.loads(raw[8:end])["model.embed_tokens.weight"]["data_offsets"]
+    width = json.loads(config.read_text())["hidden_size"]
+    rows = np.frombuffer(raw, np.float32, 256 * width, end + begin).reshape(256, width)
+    assert not rows[ord("e")].any() and rows[ord("t")].any()
+
+
+def test_another_model_is_not_continued(katt, random_model, text):
+    train(katt, random_model, text, 1, "--out", "out")
+    config = random_model / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 1e-3}))
+    line = katt.refuses("train", "--model", random_model, "--text", text, "--steps", 2, "--batch", 2, "--seq", 16,
+                        "--out", "out", "--resume")
+    assert "model: holds layers" in line
+
+
+def test_weights_in_another_format_are_refused(katt, random_model):
+    (random_model / "pytorch_model.bin").write_bytes(b"")
+    line = katt.refuses("generate", "--model", random_model, "--tokens", "1,2")
+    assert "holds pytorch_model.bin and no model.safetensors" in line
+
+
 def test_a_token_outside_of_the_vocabulary_is_named(katt, random_model):
     with h5py.File(katt.folder / "tokens.h5", "w") as file:
         file["tokens"] = np.array([1, 5_000_000_000])

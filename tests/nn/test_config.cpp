@@ -104,8 +104,26 @@ TEST(Config, ReadsBothFormsOfRope) {
     EXPECT_EQ(rope.factor, 8.0);
     EXPECT_EQ(rope.original_max_position, 8192);
   }
+  recent["rope_scaling"] = recent["rope_parameters"];
+  EXPECT_EQ(parse(recent).rope.scaling, rope::Scaling::llama3);
+  recent["rope_scaling"]["factor"] = 4.0;
+  EXPECT_TRUE(test::contains(message_of<InputError>([&] { (void)parse(recent); }),
+                             "expected nothing beside rope_parameters, or the same"));
   old["rope_scaling"] = nullptr;
   EXPECT_EQ(parse(old).rope.scaling, rope::Scaling::none);
+}
+
+TEST(Config, CountsThePaddingAsPyTorch) {
+  const auto pad = [](const json& value) {
+    json config = tiny();
+    config["pad_token_id"] = value;
+    return parse(config).pad_token_id;
+  };
+  EXPECT_EQ(pad(nullptr), -1);
+  EXPECT_EQ(pad(5), 5);
+  EXPECT_EQ(pad(-1), parse(tiny()).vocab_size - 1);
+  EXPECT_EQ(pad(1 << 30), -1);
+  EXPECT_THROW((void)pad("x"), InputError);
 }
 
 TEST(Config, TakesAnExplicitHeadDim) {
@@ -148,7 +166,11 @@ TEST(Config, RefusesByName) {
   names("quantization_config", 4, "expected an object");
   names("quantization_config", {{"quant_method", "awq"}}, "expected \"bitnet\"");
   const auto bitnet = [](const char* key, const json& value) {
-    return json{{"quant_method", "bitnet"}, {key, value}};
+    json made{{"quant_method", "bitnet"},
+              {"linear_class", "autobitlinear"},
+              {"quantization_mode", "online"}};
+    made[key] = value;
+    return made;
   };
   names("quantization_config", bitnet("quantization_mode", "offline"), "expected \"online\"");
   names("quantization_config", bitnet("linear_class", "bitlinear"), "expected \"autobitlinear\"");
@@ -179,7 +201,13 @@ TEST(Config, KnowsTernaryProjections) {
                        {"modules_to_not_convert", {"lm_head"}}};
   EXPECT_FALSE(changed(json::object()).ternary);
   EXPECT_TRUE(changed({{"quantization_config", bitnet}}).ternary);
-  EXPECT_TRUE(changed({{"quantization_config", {{"quant_method", "bitnet"}}}}).ternary);
+  for (const json& changes :
+       {json{{"linear_class", nullptr}}, json{{"quantization_mode", "offline"}},
+        json{{"modules_to_not_convert", json::array()}}}) {
+    json other = bitnet;
+    other.update(changes);
+    EXPECT_THROW((void)changed({{"quantization_config", other}}), InputError) << changes;
+  }
   EXPECT_TRUE(
       test::contains(message_of<InputError>([&] {
                        (void)changed({{"quantization_config", bitnet}, {"attention_bias", true}});

@@ -254,6 +254,24 @@ TYPED_TEST(Generate, KeepsAWindowAndSinks) {
   EXPECT_NE(batch, expected) << "much is evicted";
 }
 
+/// Tokens behind others attend to them, also where no piece was to come.
+TYPED_TEST(Generate, ASequenceGrowsBySeveralTokens) {
+  const auto model = random_model<TypeParam>(Dtype::f32);
+  const std::vector<std::int64_t> tokens{5, 9, 2, 44, 7, 31, 8, 60};
+  for (const std::int64_t chunk : {4, 16}) {
+    const auto logits_of = [&](std::size_t first) {
+      nn::Session<TypeParam> session(model,
+                                     {.batch = 1, .capacity = 16, .chunk = chunk, .page_size = 4});
+      const std::vector<std::int64_t> one{session.open()};
+      std::vector<float> logits = session.append_to(one, std::span(tokens).first(first));
+      if (first < tokens.size()) logits = session.append_to(one, std::span(tokens).subspan(first));
+      return logits;
+    };
+    const std::vector<float> whole = logits_of(tokens.size()), parts = logits_of(5);
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-4) << chunk;
+  }
+}
+
 TYPED_TEST(Generate, RefusesWhatDoesNotFit) {
   const auto model = random_model<TypeParam>(Dtype::f32);
   nn::Session<TypeParam> session(model, {.batch = 2, .capacity = 8, .chunk = 4, .page_size = 4});

@@ -243,3 +243,33 @@ def test_what_is_no_rule_is_a_value_error():
     ]:
         with pytest.raises(ValueError, match=words):
             katt.attention(q, k, v, score_rule=rule)
+
+
+@pytest.mark.parametrize("rule", [lambda s, b, h, q, k: s - 0.1 * abs(q - k) ** 1.5,
+                                  lambda s, b, h, q, k: s / (1 + numpy.exp(-90 * s))])
+def test_exponentials_beyond_their_range(rule):
+    """exp of minus infinity, a power of 0, is 0, and exp of 100 and more is infinite."""
+    q, k, v, dout = problem(SHAPES[0], "float32")
+    with numpy.errstate(over="ignore"):
+        expected = reference(rule, lambda *_: 0, q, k, v, dout)
+    for variant in ("naive", "flash"):
+        out, lse = katt.attention(q, k, v, score_rule=rule, variant=variant, return_lse=True)
+        close(out, expected[0])
+        close(lse, expected[1])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_slope_of_nan_where_a_mask_hides(dtype):
+    def slope(s, b, h, q, k):
+        return numpy.nan_to_num(numpy.log(q - k + 1.5))
+
+    def rule(s, b, h, q, k):
+        return s * numpy.log(q - k + 1.5)
+
+    q, k, v, dout = problem((1, 2, 2, 70, 70, 16), dtype)
+    expected = reference(rule, slope, q, k, v, dout, causal=True)
+    for variant in ("naive", "flash"):
+        out, lse = katt.attention(q, k, v, score_rule=rule, causal=True, return_lse=True)
+        gradients = katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, causal=True, variant=variant)
+        for gradient, wanted in zip(gradients, expected[2:], strict=True):
+            close(gradient, wanted)

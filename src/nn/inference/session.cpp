@@ -259,10 +259,14 @@ std::vector<float> Session<Exec>::append_to(std::span<const std::int64_t> sequen
   if (n == 1) step(sequences, ids, 0, false, {.logits = logits});
   const auto chunk = static_cast<std::size_t>(options_.chunk);
   for (std::size_t s = 0; n > 1 && s < sequences.size(); ++s) {
-    for (std::size_t done = 0; done < n; done += chunk) {
-      const bool is_last = done + chunk >= n;
-      step(sequences.subspan(s, 1), ids.subspan(s * n + done, std::min(chunk, n - done)),
-           cache_->length(sequences[s]), false,
+    const std::int64_t length = cache_->length(sequences[s]);
+    // Where lay_out() leaves no room for earlier keys, tokens behind others come one by one.
+    const bool singly = length > 0 && options_.chunk >= options_.capacity;
+    const std::size_t piece = singly ? 1 : chunk;
+    for (std::size_t done = 0; done < n; done += piece) {
+      const bool is_last = done + piece >= n;
+      step(sequences.subspan(s, 1), ids.subspan(s * n + done, std::min(piece, n - done)),
+           singly ? 0 : cache_->length(sequences[s]), false,
            {.logits = std::span(logits).subspan(s * vocab, is_last ? vocab : 0)});
     }
   }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numbers>
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -126,12 +128,19 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                           void* data, const TernaryWeights<Exec>* ternary) {
   Store<Exec> store(exec, dtype, data, ternary);
   std::vector<float> values;
+  // as torch.nn.Embedding's padding_idx
+  const std::int64_t pad_begin =
+      config.pad_token_id < 0 ? -config.hidden_size : config.pad_token_id * config.hidden_size;
   for (const Parameter& parameter : layout.parameters()) {
     values.resize(static_cast<std::size_t>(parameter.size()));
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::int64_t index =
           parameter.whole_offset + parameter.whole_index(static_cast<std::int64_t>(i));
-      values[i] = parameter.shape.size() == 2
+      const bool is_padding = parameter.name == "model.embed_tokens.weight" &&
+                              index - parameter.whole_offset >= pad_begin &&
+                              index - parameter.whole_offset < pad_begin + config.hidden_size;
+      values[i] = is_padding ? 0.0F
+                  : parameter.shape.size() == 2
                       ? config.initializer_range * normal(seed, static_cast<std::uint64_t>(index))
                       : (parameter.name.ends_with(".bias") ? 0.0F : 1.0F);
     }
@@ -164,7 +173,17 @@ std::string parameters_note(const std::filesystem::path& folder) {
 
 void check_folder(const LlamaConfig& config, const ParameterLayout& layout,
                   const std::filesystem::path& folder) {
-  if (holds_parameters(folder)) check_tensors(config, layout, io::Safetensors(folder));
+  if (holds_parameters(folder)) return check_tensors(config, layout, io::Safetensors(folder));
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string file = entry.path().filename().string();
+    static const std::regex weights(
+        R"([^.].*\.(safetensors|gguf)|(pytorch_model|model|consolidated).*\.(bin|pt|pth))");
+    if (!std::regex_match(file, weights)) continue;
+    throw InputError(io::impl::printable(folder.string()) + ": holds " + io::impl::printable(file) +
+                     " and no " + parameter_file +
+                     "; expected that, its index, or no weights for random ones");
+  }
 }
 
 template <class Exec>

@@ -101,6 +101,7 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   const auto stream = [&] { return arena.tensor<2>(dtype_, {own, hidden}); };
 
   ids_ = arena.integers(tokens);
+  gradient_ids_ = config_.pad_token_id < 0 ? ids_ : arena.integers(tokens);
   targets_ = arena.integers(tokens);
   cos_sin_ = arena.tensor<2>(Dtype::f32, {options_.shape.seq, config_.head_dim});
   if (shares_sequences) positions_ = arena.integers(options_.shape.seq);
@@ -187,11 +188,19 @@ void TrainingPass<Exec>::set_batch(std::span<const std::int64_t> ids,
   std::vector<std::int64_t> own_targets = own(targets);
   counted_ = static_cast<std::int64_t>(own_targets.size()) -
              std::ranges::count(own_targets, cross_entropy::default_ignore_index);
+  std::vector<bool> is_padding;
+  for (const std::int64_t id : own_ids) is_padding.push_back(id == config_.pad_token_id);
   if (slice_.tensor > 1) {
     own_ids = local_ids(own_ids, vocabulary_);
     own_targets = local_targets(own_targets, vocabulary_);
   }
   copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), ids_);
+  if (gradient_ids_ != ids_) {
+    for (std::size_t i = 0; i < own_ids.size(); ++i) {
+      if (is_padding[i]) own_ids[i] = -1;
+    }
+    copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), gradient_ids_);
+  }
   copy_from_host(run_.exec(), std::as_bytes(std::span(own_targets)), targets_);
 }
 
@@ -304,7 +313,7 @@ void TrainingPass<Exec>::launch_backward(Runner<Exec>& run, float dloss, bool is
   const TensorRef<2> dembedding(buffers_.staging.data, dtype_, weights_.embedding.extent);
   run(embedding::backward_variants<Exec>(),
       embedding::BackwardArgs{
-          .dout = rows_.gather(run, buffers_.g), .ids = ids_, .dweight = dembedding},
+          .dout = rows_.gather(run, buffers_.g), .ids = gradient_ids_, .dweight = dembedding},
       options_.kernels.embedding);
   // A tied table already holds the gradient of the head.
   if (slice_.head && config_.tie_word_embeddings) run.set_adds_gradients(true);

@@ -57,6 +57,11 @@ class TrainingPass {
 
   /// Seconds of waiting for other stages so far.
   [[nodiscard]] double waited_s() const { return waited_s_; }
+  /// Returns when what it sent to other stages is on its way.
+  void wait_for_messages() {
+    sent_.wait();
+    sent_back_.wait();
+  }
 
   /// Bytes that the pool reserves.
   [[nodiscard]] std::size_t activation_bytes() const {
@@ -93,6 +98,7 @@ class TrainingPass {
   memory::PoolBlock memory_;
 
   std::int64_t* ids_ = nullptr;
+  std::int64_t* gradient_ids_ = nullptr;  ///< −1 in the place of padding
   std::int64_t* targets_ = nullptr;
   TensorRef<2> cos_sin_;
   std::vector<BlockActivations> blocks_;

@@ -210,7 +210,10 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
     case Operation::fma:
       return simd([](const Vec& x, const Vec& y, const Vec& z) { return tile::fma(x, y, z); });
     case Operation::exp:
-      return simd([](const Vec& x, auto, auto) {
+      return simd([](const Vec& exponent, auto, auto) {
+        // Beyond, the result is 0 or infinite, and an infinite exponent would give NaN below.
+        const Vec above = tile::max(Vec(-110.0F), exponent);
+        const Vec x = -tile::max(Vec(-89.0F), Vec(-above));
         // 2^x of the rounded product alone would be wrong by |x| roundings.
         const Vec high = x * Vec(log2e);
         const Vec low =
