@@ -20,7 +20,7 @@ struct Merged;
 [[nodiscard]] std::string merged_json(const Merged& merged, const std::string& output);
 
 /// `katt info --json`: build, code, machine, backends, operators with axes, variants and tiles, ceilings.
-/// Of operators `only` one, if given. It lists the variants of the backends that can run here, and
+/// With `only`, of operators this one alone. It lists the variants of the backends that run here, and
 /// none before Kokkos is initialised.
 [[nodiscard]] std::string info_json(const Registry& registry,
                                     std::span<const io::CeilingRow> ceilings,
