@@ -98,9 +98,9 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   const training::TokenData data = line.data(config.vocab_size);
   training::TrainOptions options = line.options();
   data.check(options.shape.seq);
-  if (ranks::world().size() > 1) {
-    check_alike("config.json", nn::config_json_f32(config));
-    check_alike("tokens", bench::sha256(data.bytes()));
+  if (const ranks::Communicator& ranks = ranks::world(); ranks.size() > 1) {
+    bench::check_alike(ranks, "has another config.json", nn::config_json_f32(config));
+    bench::check_alike(ranks, "has other tokens", bench::sha256(data.bytes()));
   }
   options.groups = line.layout.groups();
   training::check_ranks(config, options);

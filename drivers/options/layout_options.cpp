@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "core/text.hpp"
 #include "plan/axes.hpp"
 #include "sweep/sweep_ranks.hpp"
 
@@ -68,8 +67,9 @@ void LayoutOptions::resolve_forecast(const CommandLine& line, int ranks) {
 }
 
 void LayoutOptions::resolve(const CommandLine& line) {
-  check_alike("options", line.given({"--threads", "--device", "--model", "--log", "--config",
-                                     "--json", "--verbose", "--quiet"}));
+  bench::check_alike(ranks::world(), "has other options",
+                     line.given({"--threads", "--device", "--model", "--log", "--config", "--json",
+                                 "--verbose", "--quiet"}));
   resolve_forecast(line, ranks::world().size());
 }
 
@@ -78,16 +78,6 @@ ranks::Groups LayoutOptions::groups() const { return {ranks::world(), layout}; }
 Replicas LayoutOptions::replicas() const {
   const ranks::Groups all = groups();
   return {{all.model, {.tensor = layout.tensor, .pipeline = layout.pipeline}}, all.replicas};
-}
-
-void check_alike(const std::string& what, const std::string& mine) {
-  const ranks::Communicator& ranks = ranks::world();
-  const std::string first = ranks.broadcast_text(mine, 0);
-  bench::together(ranks, [&] {
-    if (mine == first) return;
-    throw InputError(ranks.where() + ": has other " + what + " than rank 0: " +
-                     bench::truncated(mine, 400) + "; expected " + bench::truncated(first, 400));
-  });
 }
 
 void check_blocks(const std::string& blocks, int ranks) {

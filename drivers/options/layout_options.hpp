@@ -16,9 +16,6 @@ struct Replicas {
   ranks::Communicator others{};
 };
 
-/// Throws InputError on every rank when a rank has another text than rank 0. All ranks call it.
-void check_alike(const std::string& what, const std::string& mine);
-
 /// Throws InputError for blocks of --checkpoint-blocks that several ranks cannot choose together.
 void check_blocks(const std::string& blocks, int ranks);
 

@@ -16,6 +16,7 @@
 
 #include "core/build_info.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "record/provenance.hpp"
 #include "record/row_message.hpp"
 #include "sweep/runner.hpp"
@@ -241,17 +242,22 @@ void together(const ranks::Communicator& ranks, const std::function<void()>& f) 
   throw InputError(ranks.broadcast_text(message, static_cast<int>(first - failed.begin())));
 }
 
+void check_alike(const ranks::Communicator& ranks, const std::string& differs,
+                 const std::string& mine) {
+  const std::string first = ranks.broadcast_text(mine, 0);
+  together(ranks, [&] {
+    if (mine == first) return;
+    throw InputError(ranks.where() + ": " + differs + " than rank 0: " + truncated(mine, 400) +
+                     ", expected " + truncated(first, 400));
+  });
+}
+
 void check_plan(const ranks::Communicator& ranks, std::span<const PlannedCase> plan,
                 const SweepRequest& request) {
   const Part whole = part_of(plan, Shard{}, request.settings);
   const std::string mine = std::to_string(plan.size()) + " points, split " + whole.split +
                            ", commit " + build_info().commit;
-  const std::string first = ranks.broadcast_text(mine, 0);
-  together(ranks, [&] {
-    if (mine == first) return;
-    throw InputError(ranks.where() + ": plans another sweep than rank 0: " + mine + ", expected " +
-                     first);
-  });
+  check_alike(ranks, "plans another sweep", mine);
 }
 
 SweepSummary run_sweep_on_ranks(const ranks::Communicator& ranks, const Registry& registry,

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 
 #include "ranks/communicator.hpp"
 #include "sweep/sweep.hpp"
@@ -22,6 +23,11 @@ namespace katt::bench {
                                               std::span<const PlannedCase> plan,
                                               const SweepOptions& options, Progress& progress,
                                               const StopFlag& stop);
+
+/// Throws InputError on every rank when a rank has another text than rank 0; `differs` says how:
+/// "plans another sweep". All ranks call it.
+void check_alike(const ranks::Communicator& ranks, const std::string& differs,
+                 const std::string& mine);
 
 /// Throws InputError, on all ranks, when this one has planned other points than rank 0, or is
 /// another program.
