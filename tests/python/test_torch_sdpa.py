@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 kt = pytest.importorskip("katt.torch")
-from test_torch import DTYPES, F, LIMIT, agree, close, seed  # noqa: E402, F401
+from test_torch import DTYPES, LIMIT, F, agree, close, seed  # noqa: E402, F401
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
