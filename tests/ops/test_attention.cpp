@@ -110,10 +110,13 @@ TEST_P(AttentionForward, RowWithoutVisibleKeyIsZero) {
 TEST_P(AttentionForward, NanReachesTheOutput) {
   auto data = make_problem({1, 1, 1, 33, 40, 32}, GetParam());
   data->q[5 * 32 + 3] = std::numeric_limits<float>::quiet_NaN();
-  for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>(*data)) {
-    const Outputs result = run_forward(Kokkos::DefaultExecutionSpace(), *data, config);
-    EXPECT_TRUE(std::isnan(result.out[5 * 32])) << config.variant;
-    EXPECT_FALSE(std::isnan(result.out[6 * 32])) << config.variant;
+  for (const std::size_t entries : {0, 33 * 40}) {  // without a bias, and with one
+    data->bias.assign(entries, -1.0F);
+    for (const Config& config : all_configs<Kokkos::DefaultExecutionSpace>(*data)) {
+      const Outputs result = run_forward(Kokkos::DefaultExecutionSpace(), *data, config);
+      EXPECT_TRUE(std::isnan(result.out[5 * 32])) << config.variant << ", bias of " << entries;
+      EXPECT_FALSE(std::isnan(result.out[6 * 32])) << config.variant << ", bias of " << entries;
+    }
   }
 }
 

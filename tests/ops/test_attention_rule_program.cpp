@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -103,6 +104,28 @@ TEST(RuleProgram, ComputesBlocksOfEitherLayout) {
         for (const int keys : {16, 32, 128}) expect_alibi(keys_inner, apart, rows, keys);
       }
     }
+  }
+}
+
+TEST(RuleProgram, ExponentialsReachTheLargestNumber) {
+  Code code;
+  code.add(Operation::exp, Type::real, Level::score, made, score);
+  const Program program{code.words, {}, {}, {made}, {1, 2, 1, 3}, {slopes_of_heads()}};
+  const Rows of(16);
+  std::vector<float> scores(256, 0.0F);
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = 86.8F + 0.0075F * static_cast<float>(i);  // to 88.71; e^88.72 is infinite
+  }
+  const std::vector<float> exponents = scores;
+  program.run({.rows = 16,
+               .keys = 16,
+               .head = of.heads.data(),
+               .query = of.queries.data(),
+               .last_key = 15,
+               .stride = 16,
+               .score = scores.data()});
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    EXPECT_NEAR(scores[i] / std::exp(static_cast<double>(exponents[i])), 1.0, 4e-7) << exponents[i];
   }
 }
 

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -166,6 +168,32 @@ TEST_P(CrossEntropy, NothingCountedGivesNanAndNoGradient) {
       for (const float value : result.dlogits) ASSERT_EQ(value, 0.0F) << variant;
     }
   });
+}
+
+TEST_P(CrossEntropy, AnIgnoredTokenIsNotRead) {
+  Problem p = make_problem(3, 40, GetParam());
+  p.targets[1] = default_ignore_index;
+  std::fill_n(p.logits.begin() + 40, 40, std::numeric_limits<float>::quiet_NaN());
+  testing::for_each_exec([&]<class Exec>(const Exec& exec) {
+    for (const std::string& variant : testing::names_of(forward_variants<Exec>())) {
+      const Result result = run(exec, p, variant);
+      EXPECT_TRUE(std::isfinite(result.loss)) << variant;
+      EXPECT_EQ(result.statistics[2], 0.0F) << variant;
+      EXPECT_EQ(result.statistics[3], 0.0F) << variant;
+      for (std::size_t v = 40; v < 80; ++v) ASSERT_EQ(result.dlogits[v], 0.0F) << variant;
+    }
+  });
+}
+
+TEST(CrossEntropyMean, OfManyTokensLosesNothing) {
+  constexpr std::int64_t tokens = 300000;
+  Problem p{Dtype::f32, tokens, 2, {}, {}};
+  p.logits.assign(2 * tokens, 0.0F);
+  p.targets.assign(tokens, 1);
+  for (const char* variant : {"naive", "fused"}) {
+    const Result result = run(Kokkos::DefaultExecutionSpace(), p, variant);
+    EXPECT_FLOAT_EQ(result.loss, std::log(2.0F)) << variant;
+  }
 }
 
 TEST_P(CrossEntropy, GradientInPlace) {

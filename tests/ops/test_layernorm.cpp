@@ -28,6 +28,19 @@ TEST(Layernorm, ALargeMeanCostsNoDigits) {
   testing::expect_outputs<Description, Fwd>(p, *made, "fused", 1e-5);
 }
 
+// f32 rounds the sum of such a row by more than σ, its mean by 0.008 σ.
+TEST(Layernorm, AMeanOfALongRowIsRoundedOnce) {
+  using Fwd = testing::Forward<Description>;
+  auto p = testing::make_problem<Description, Fwd>({{"tokens", 2}, {"hidden", 300007}}, Dtype::f32);
+  for (float& x : p.values["x"]) x = std::round(x * 4.0F) + 0x1.1p20F;
+  testing::for_each_exec([&]<class Exec>(const Exec& exec) {
+    for (const std::string& variant : testing::variants_of<Fwd>(exec)) {
+      const auto made = testing::outputs_of<Description, Fwd>(exec, p, variant);
+      testing::expect_outputs<Description, Fwd>(p, *made, variant, 0.03);
+    }
+  });
+}
+
 /// Holds the results of rows times 2^exponent, and of gradients that are large enough for dx, against the
 /// reference, and, without eps, against the bits of the rows as they are.
 template <class Pass>

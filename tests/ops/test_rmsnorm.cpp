@@ -136,7 +136,7 @@ void expect_digits_of_any_magnitude() {
       dout[i] *= std::clamp(magnitudes[i / hidden], 1.0F, 1e18F);
     }
     testing::for_each_exec([&](const auto& exec) {
-      for (const char* variant : {"fused", "stream"}) {
+      for (const char* variant : {"naive", "fused", "stream"}) {
         expect_relative<Pass>(exec, p, variant, 2e-6);
       }
     });
@@ -284,6 +284,26 @@ TEST(Rmsnorm, FusedQuantisationIsThatOfTheStoredOutput) {
           EXPECT_EQ(small.out_q(i, j), static_cast<int>(std::clamp(q, -128.0F, 127.0F))) << variant;
         }
       }
+    }
+  }
+}
+
+TEST(Rmsnorm, AnOutputThatIsNoNumberMakesItsScaleNan) {
+  for (const char* variant : {"naive", "fused", "stream"}) {
+    for (const std::size_t column : {std::size_t{3}, Small::hidden - 1}) {
+      Small small;
+      small.args.residual = small.args.residual_out = {};
+      small.args.out_q = small.out_q.data();
+      small.args.out_q_scale = small.scale.data();
+      small.x(2, column) = bf16(std::numeric_limits<float>::quiet_NaN());
+      if (!small.run(variant).is_ok()) continue;
+      for (std::size_t i = 0; i < Small::tokens; ++i) {
+        EXPECT_EQ(std::isnan(small.scale(i)), i == 2) << variant << " row " << i;
+      }
+      small.x(2, column) = bf16(1.0F);
+      small.weight(column) = bf16(std::numeric_limits<float>::quiet_NaN());
+      ASSERT_TRUE(small.run(variant).is_ok());
+      for (std::size_t i = 0; i < Small::tokens; ++i) EXPECT_TRUE(std::isnan(small.scale(i)));
     }
   }
 }

@@ -137,6 +137,25 @@ TEST_P(TernaryLinear, ZerosGiveZeros) {
   }
 }
 
+TEST_P(TernaryLinear, NoOutputsGiveNoGradient) {
+  const Host exec = serial_host();
+  const testing::Matrix x(Backend::serial, GetParam(), 2, 33, 0, std::vector<float>(66, 1.0F));
+  const testing::Matrix none(Backend::serial, GetParam(), 2, 0);
+  const testing::Matrix dx(Backend::serial, GetParam(), 2, 33);
+  const testing::Matrix dweight(Backend::serial, GetParam(), 0, 33);
+  std::byte nothing{};  // scales and rows of no outputs
+  for (const auto& [variant, format] : {std::pair{"packed2", PackFormat::two_bit},
+                                        std::pair{"packed5", PackFormat::five_per_byte}}) {
+    const BackwardArgs args{.x = x.ref(),
+                            .dout = none.ref(),
+                            .packed = {&nothing, format, 0, 33},
+                            .dx = dx.ref(),
+                            .dweight = dweight.ref()};
+    testing::run_variant(exec, backward_variants<Host>(), args, {variant, {}});
+    EXPECT_EQ(dx.values(), std::vector<float>(66, 0.0F)) << variant;
+  }
+}
+
 TEST_P(TernaryLinear, NanAndLargeValues) {
   testing::for_each_pass<Description>([&]<class Pass>(Pass) {
     auto problem = testing::make_problem<Description, Pass>(shape_of(3, 300, 10), GetParam());

@@ -128,17 +128,17 @@ void randomize_parameters(const Exec& exec, const LlamaConfig& config,
                           void* data, const TernaryWeights<Exec>* ternary) {
   Store<Exec> store(exec, dtype, data, ternary);
   std::vector<float> values;
-  // as torch.nn.Embedding's padding_idx
-  const std::int64_t pad_begin =
-      config.pad_token_id < 0 ? -config.hidden_size : config.pad_token_id * config.hidden_size;
   for (const Parameter& parameter : layout.parameters()) {
+    // as torch.nn.Embedding's padding_idx
+    const bool has_padding =
+        parameter.name == "model.embed_tokens.weight" && config.pad_token_id >= 0;
+    const std::int64_t padding =
+        has_padding ? config.pad_token_id * config.hidden_size : -config.hidden_size;
     values.resize(static_cast<std::size_t>(parameter.size()));
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const std::int64_t index =
-          parameter.whole_offset + parameter.whole_index(static_cast<std::int64_t>(i));
-      const bool is_padding = parameter.name == "model.embed_tokens.weight" &&
-                              index - parameter.whole_offset >= pad_begin &&
-                              index - parameter.whole_offset < pad_begin + config.hidden_size;
+      const std::int64_t place = parameter.whole_index(static_cast<std::int64_t>(i));
+      const std::int64_t index = parameter.whole_offset + place;
+      const bool is_padding = place >= padding && place < padding + config.hidden_size;
       values[i] = is_padding ? 0.0F
                   : parameter.shape.size() == 2
                       ? config.initializer_range * normal(seed, static_cast<std::uint64_t>(index))

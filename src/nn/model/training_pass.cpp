@@ -188,17 +188,17 @@ void TrainingPass<Exec>::set_batch(std::span<const std::int64_t> ids,
   std::vector<std::int64_t> own_targets = own(targets);
   counted_ = static_cast<std::int64_t>(own_targets.size()) -
              std::ranges::count(own_targets, cross_entropy::default_ignore_index);
-  std::vector<bool> is_padding;
-  for (const std::int64_t id : own_ids) is_padding.push_back(id == config_.pad_token_id);
+  std::vector<std::size_t> padding;  // places of the token that is not trained
+  for (std::size_t i = 0; gradient_ids_ != ids_ && i < own_ids.size(); ++i) {
+    if (own_ids[i] == config_.pad_token_id) padding.push_back(i);
+  }
   if (slice_.tensor > 1) {
     own_ids = local_ids(own_ids, vocabulary_);
     own_targets = local_targets(own_targets, vocabulary_);
   }
   copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), ids_);
   if (gradient_ids_ != ids_) {
-    for (std::size_t i = 0; i < own_ids.size(); ++i) {
-      if (is_padding[i]) own_ids[i] = -1;
-    }
+    for (const std::size_t i : padding) own_ids[i] = -1;
     copy_from_host(run_.exec(), std::as_bytes(std::span(own_ids)), gradient_ids_);
   }
   copy_from_host(run_.exec(), std::as_bytes(std::span(own_targets)), targets_);

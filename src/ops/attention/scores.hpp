@@ -109,8 +109,9 @@ using PackedRows = PackedRowsOf<std::int64_t>;
 /// Otherwise score() and biased() give the scores, and the factor is log2 e.
 template <class T, class Rule>
 struct ScoreRules {
+  static constexpr bool has_any_rule = !std::is_same_v<Rule, NoRule>;
   /// True for a rule that is called score by score, within score().
-  static constexpr bool has_rule = !std::is_same_v<Rule, NoRule> && !is_program<Rule>;
+  static constexpr bool has_rule = has_any_rule && !is_program<Rule>;
   /// The numbers of a row for score(): the position of its query, its ALiBi slope, the rule's
   /// parameters.
   static constexpr int numbers = 2 + Rule::parameters;
@@ -125,8 +126,8 @@ struct ScoreRules {
 
   /// True when a positive factor, by which lse can be divided, is the only step for the products.
   KOKKOS_INLINE_FUNCTION bool folded() const {
-    return !has_rule && !is_program<Rule> && args.softcap <= 0.0F && args.alibi_slopes == nullptr &&
-           !bias && scale > 0x1p-60F;
+    return !has_any_rule && args.softcap <= 0.0F && args.alibi_slopes == nullptr && !bias &&
+           scale > 0x1p-60F;
   }
   /// The unit of the scores that apply() leaves.
   KOKKOS_INLINE_FUNCTION ScoreUnit unit() const {

@@ -41,7 +41,7 @@ struct Forward {
     auto* stored = reinterpret_cast<T*>(workspace + aligned_bytes<float>(args.tokens()));
     tile::for_each_row(
         exec, "katt::cross_entropy::naive_log_softmax", args.tokens(),
-        impl::StoredSoftmax<Exec, T, false>{args.logits.view<T, Memory>(),
+        impl::StoredSoftmax<Exec, T, false>{args.logits.view<T, Memory>(), targets,
                                             args.statistics.view<float, Memory>(), stored});
     Kokkos::parallel_for(
         "katt::cross_entropy::naive_gather",
@@ -89,7 +89,7 @@ struct Backward {
     auto* stored = reinterpret_cast<T*>(workspace + aligned_bytes<float>(1));
     tile::for_each_row(
         exec, "katt::cross_entropy::naive_softmax", args.tokens(),
-        impl::StoredSoftmax<Exec, T, true>{args.logits.view<T, Memory>(), {}, stored});
+        impl::StoredSoftmax<Exec, T, true>{args.logits.view<T, Memory>(), targets, {}, stored});
     tile::for_each_row(
         exec, "katt::cross_entropy::naive_subtract", args.tokens(),
         impl::SubtractTarget<Exec, T>{stored, targets, scale, args.dlogits.view<T, Memory>()});

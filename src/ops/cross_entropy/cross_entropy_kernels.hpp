@@ -77,17 +77,15 @@ struct MeanLoss {
   float* loss;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t /*row*/) const {
-    tile::RowSum<Exec> sum;
-    tile::for_columns<Exec>(team, 0, tokens, [&]<class V>(std::int64_t t) {
-      sum.add(tile::load<V>(token_losses + t));
-    });
+    double sum = 0.0;  // f32 would round a hundred thousand tokens
     std::int64_t count = 0;
     for (std::int64_t t = team.team_rank(); t < tokens; t += team.team_size()) {
+      sum += static_cast<double>(token_losses[t]);
       count += targets.counts(t) ? 1 : 0;
     }
-    const float total = sum.total(team);
+    team.team_reduce(Kokkos::Sum<double>(sum));
     team.team_reduce(Kokkos::Sum<std::int64_t>(count));
-    if (team.team_rank() == 0) *loss = total / static_cast<float>(count);
+    if (team.team_rank() == 0) *loss = static_cast<float>(sum / static_cast<double>(count));
   }
 };
 
@@ -151,33 +149,40 @@ struct FusedBackward {
   }
 };
 
-/// The first unfused pass: stored(t, v) = logits − lse, or its exponential, rounded to the dtype.
+/// The first unfused pass: stored(t, v) = logits − lse, or its exponential, rounded to the dtype. A token that
+/// does not count is left out; its statistics are 0.
 template <class Exec, class T, bool Exponential>
 struct StoredSoftmax {
   using Memory = typename Exec::memory_space;
   using Team = tile::RowTeam<Exec>;
 
   StridedView<const T, 2, Memory> logits;
+  Targets targets;
   StridedView<float, 2, Memory> statistics;
   T* stored;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
-    const auto n = static_cast<std::int64_t>(logits.extent(1));
-    const T* row = &logits(t, 0);
-    T* out = stored + t * n;
-    const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
-    const float log_sum = Kokkos::log(found.sum);
-    const float inverse = 1.0F / found.sum;
-    tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      const V x = tile::load<V>(row + c);
-      if constexpr (Exponential) {
-        tile::store(out + c, V(tile::exp_below(x, found.max) * V(inverse)));
-      } else {
-        tile::store(out + c, V((x - V(found.max)) - V(log_sum)));
-      }
-    });
+    float max = 0.0F;
+    float log_sum = 0.0F;
+    if (targets.counts(t)) {
+      const auto n = static_cast<std::int64_t>(logits.extent(1));
+      const T* row = &logits(t, 0);
+      T* out = stored + t * n;
+      const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
+      max = found.max;
+      log_sum = Kokkos::log(found.sum);
+      const float inverse = 1.0F / found.sum;
+      tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
+        const V x = tile::load<V>(row + c);
+        if constexpr (Exponential) {
+          tile::store(out + c, V(tile::exp_below(x, max) * V(inverse)));
+        } else {
+          tile::store(out + c, V((x - V(max)) - V(log_sum)));
+        }
+      });
+    }
     if (team.team_rank() == 0 && statistics.data() != nullptr) {
-      statistics(t, 0) = found.max;
+      statistics(t, 0) = max;
       statistics(t, 1) = log_sum;
     }
   }
@@ -215,13 +220,14 @@ struct SubtractTarget {
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
     const T* row = probabilities + t * targets.vocab;
     T* out = &dlogits(t, 0);
-    const float scale = targets.counts(t) ? *factor : 0.0F;
+    const bool counts = targets.counts(t);
+    const float scale = *factor;
     tile::for_columns<Exec>(team, 0, targets.vocab, [&]<class V>(std::int64_t c) {
-      tile::store(out + c, V(tile::load<V>(row + c) * V(scale)));
+      tile::store(out + c, counts ? V(tile::load<V>(row + c) * V(scale)) : V(0.0F));
     });
     team.team_barrier();
     const std::int64_t target = targets.values[t];
-    if (team.team_rank() == 0 && targets.counts(t) && targets.valid(t)) {
+    if (team.team_rank() == 0 && counts && targets.valid(t)) {
       out[target] = static_cast<T>((static_cast<float>(row[target]) - 1.0F) * scale);
     }
   }

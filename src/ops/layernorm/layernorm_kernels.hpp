@@ -90,14 +90,18 @@ struct Pass {
     const auto values = tile::row_sums<Exec, 1>(
         team, columns(),
         [&]<class V>(std::int64_t i, V(&terms)[1]) { terms[0] = value.template operator()<V>(i); });
-    row.mean = values.of[0] / n;
-    const auto squares =
-        tile::row_sums<Exec, 1>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[1]) {
+    // The sum of large values is rounded by more than small deviations; the sum of these is not.
+    const float rough = values.of[0] / n;
+    const auto sums =
+        tile::row_sums<Exec, 2>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[2]) {
           if (step == Step::statistics) ask<V>(x, t, i, more);
-          const V away = value.template operator()<V>(i) - V(row.mean);
-          terms[0] = away * away;
+          terms[0] = value.template operator()<V>(i) - V(rough);
+          terms[1] = terms[0] * terms[0];
         });
-    row.rstd = 1.0F / Kokkos::sqrt(squares.of[0] / n + eps * scale * scale);
+    const float correction = sums.of[0] / n;
+    row.mean = rough + correction;
+    const float variance = Kokkos::fma(-correction, correction, sums.of[1] / n);
+    row.rstd = 1.0F / Kokkos::sqrt(tile::max(0.0F, variance) + eps * scale * scale);
     return row;
   }
 

@@ -221,16 +221,19 @@ struct Forward {
     }
   }
 
-  /// 127 / max(max |out|, 1e-5) of a row, which goes to out_q_scale too.
+  /// The quantisation_scale() of a row, which goes to out_q_scale too.
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION float quantisation_step(const Team& team, std::int64_t row,
                                                       const T* h, const RowScale& scale) const {
     Vec largest(0.0F);
+    Vec unknown(0.0F);
     float tail = 0.0F;
-    const auto most_of = [&]<int N, class V>(std::int64_t i, auto& most) {
+    float unknown_tail = 0.0F;
+    const auto most_of = [&]<int N, class V>(std::int64_t i, auto& most, auto& none) {
       V y[N];
       normal<false>(h, scale, i, y);
       for (int k = 0; k < N; ++k) {
+        tile::add_product(none, y[k], V(0.0F));
         if constexpr (tile::PackVector<V>) {
           most = tile::max(tile::reduce_max(tile::max(y[k], -y[k])), most);
         } else {
@@ -239,13 +242,18 @@ struct Forward {
       }
     };
     tile::for_column_pairs<Exec>(
-        team, hidden, [&](std::int64_t i, int) { most_of.template operator()<2, Vec>(i, largest); },
-        [&]<class V = Vec>(std::int64_t i, int) { most_of.template operator()<1, V>(i, largest); },
-        [&](std::int64_t i) { most_of.template operator()<1, float>(i, tail); });
+        team, hidden,
+        [&](std::int64_t i, int) { most_of.template operator()<2, Vec>(i, largest, unknown); },
+        [&]<class V = Vec>(std::int64_t i, int) {
+          most_of.template operator()<1, V>(i, largest, unknown);
+        },
+        [&](std::int64_t i) { most_of.template operator()<1, float>(i, tail, unknown_tail); });
     // Rounding keeps the order: the largest of the rounded values is the largest one, rounded.
     float most = tile::rounded<T>(tile::max(tile::reduce_max(largest), tail));
     team.team_reduce(Kokkos::Max<float>(most));
-    const float step = 127.0F / tile::max(most, 1e-5F);
+    float none = tile::reduce_sum(unknown) + unknown_tail;
+    team.team_reduce(Kokkos::Sum<float>(none));
+    const float step = quantisation_scale(most, none);
     if (team.team_rank() == 0) out_q_scale[row] = step;
     return step;
   }

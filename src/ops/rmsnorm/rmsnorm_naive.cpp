@@ -53,13 +53,14 @@ struct Statistics {
   template <class Team>
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
     const T* from = x.row(row);
-    tile::RowSum<Exec, tile::column_slots> sum;
-    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int slot) {
-      const auto v = tile::load<V>(from + i);
-      sum.multiply_add(v, v, slot);
-    });
-    const float mean = sum.total(team) / static_cast<float>(columns);
-    if (team.team_rank() == 0) rstd[row] = 1.0F / Kokkos::sqrt(mean + eps);
+    const auto n = static_cast<float>(columns);
+    float scale = 1.0F;
+    float sum = sum_of_squares<Exec>(team, from, columns, scale);
+    if (!RowScale::is_plain(sum, eps * n)) {
+      scale = RowScale::rescue(sum);
+      sum = sum_of_squares<Exec>(team, from, columns, scale);
+    }
+    if (team.team_rank() == 0) rstd[row] = scale * RowScale::of(scale, sum, n, eps).rstd;
   }
 };
 
@@ -93,11 +94,15 @@ struct AbsMax {
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t row) const {
     const T* from = y.row(row);
     tile::RowMax<Exec> largest(0.0F);
-    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int) {
-      largest.add(V(Kokkos::abs(tile::load<V>(from + i))));
+    tile::RowSum<Exec, tile::column_slots> unknown;
+    tile::for_columns<Exec>(team, 0, columns, [&]<class V>(std::int64_t i, int slot) {
+      const V value = tile::load<V>(from + i);
+      largest.add(V(Kokkos::abs(value)));
+      unknown.multiply_add(value, V(0.0F), slot);
     });
     const float most = largest.total(team);
-    if (team.team_rank() == 0) scale[row] = 127.0F / tile::max(most, 1e-5F);
+    const float none = unknown.total(team);
+    if (team.team_rank() == 0) scale[row] = quantisation_scale(most, none);
   }
 };
 

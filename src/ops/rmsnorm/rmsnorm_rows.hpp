@@ -189,4 +189,10 @@ KOKKOS_FORCEINLINE_FUNCTION float sum_of_squares(const Team& team, const T* h, s
   });
 }
 
+/// s = 127 / max(largest |out|, 1e-5) of a row; NaN where `unknown` is, a sum of which every out that is no
+/// number makes NaN.
+KOKKOS_FORCEINLINE_FUNCTION float quantisation_scale(float largest, float unknown) {
+  return unknown + 127.0F / tile::max(largest, 1e-5F);
+}
+
 }  // namespace katt::rmsnorm::impl

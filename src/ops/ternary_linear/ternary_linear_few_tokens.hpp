@@ -194,7 +194,7 @@ struct FewTokensPlan {
         token_blocks(divide_up(tokens, most_tokens)) {
     const std::int64_t wanted = std::clamp<std::int64_t>(
         divide_up(wanted_items, chunks), 1, std::max<std::int64_t>(1, rows / shortest_slice));
-    depth = round_up(divide_up(rows, wanted), rows_at_once);
+    depth = round_up(std::max<std::int64_t>(1, divide_up(rows, wanted)), rows_at_once);
     slices = divide_up(rows, depth);
   }
 
@@ -380,8 +380,8 @@ struct AddSlices {
   template <class Vec, class Lanes>
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, Lanes lanes) const {
     const float* from = sums + row * columns + column;
-    Vec total = tile::load<Vec>(from, lanes);
-    for (std::int64_t s = 1; s < slices; ++s) {
+    Vec total(0.0F);
+    for (std::int64_t s = 0; s < slices; ++s) {
       total = total + tile::load<Vec>(from + s * slice_size, lanes);
     }
     tile::store(dx + row * stride + column, total, lanes);

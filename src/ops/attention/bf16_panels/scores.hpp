@@ -186,7 +186,7 @@ class BlockScores {
     }
     scores.add_bias_and_mask(tile, state, packed, key, tile.columns);
     hide_missing_keys(tile);
-    if constexpr (is_program<Rule> || Scores<bf16, Rule>::has_rule) {
+    if constexpr (Scores<bf16, Rule>::has_any_rule) {
       constexpr float hidden = -std::numeric_limits<float>::infinity();
       for (int i = 0; i < bf16_panels::block * bf16_panels::block; ++i) {
         if (tile.scores[i] == hidden) dp[i] = 0.0F;  // a rule's slope may be NaN there

@@ -116,7 +116,7 @@ struct RowSoftmax {
   KOKKOS_FORCEINLINE_FUNCTION static V with_bias(const V& s, const V& bias) {
     if constexpr (std::is_same_v<T, f16>) {
       const V room = V(0.0F) - tile::max(V(0.0F), V(bias + V(65504.0F)));  // 0 beside −inf
-      return tile::max(s, room) + bias;
+      return tile::max(room, s) + bias;
     } else {
       return s + bias;
     }

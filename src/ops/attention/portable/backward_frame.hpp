@@ -332,7 +332,7 @@ struct FlashBackward : BackwardProblem<T, Rule> {
         }
       }
     }
-    if constexpr (is_program<Rule> || Scores::has_rule) {
+    if constexpr (Scores::has_any_rule) {
       for (int j = 0; dp != nullptr && j < plan.columns; ++j) {  // a rule's slope may be NaN there
         const bool hidden =
             j < begin || j >= end || s[j] == -Kokkos::Experimental::infinity_v<float>;

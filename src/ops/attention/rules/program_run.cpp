@@ -218,7 +218,12 @@ void Program::run_one(Frame& frame, const Instruction& instruction) const {
         const Vec high = x * Vec(log2e);
         const Vec low =
             tile::fma(x, Vec(log2e), Vec(Vec(0.0F) - high)) + x * Vec(1.92596299112661746887e-8F);
-        return Vec(tile::exp2(high) * (Vec(1.0F) + low * Vec(0.69314718055994530942F)));
+        // tile::exp2 may be infinite above 127; there a factor of 2 is taken out.
+        const Vec above_126 = tile::max(Vec(0.0F), Vec((high - Vec(126.0F)) * Vec(0x1p30F)));
+        const Vec halved = -tile::max(Vec(-1.0F), Vec(-above_126));  // 0 or 1
+        const Vec power =
+            tile::exp2(Vec(high - halved)) * (Vec(1.0F) + low * Vec(0.69314718055994530942F));
+        return Vec(power * (Vec(1.0F) + halved));
       });
     case Operation::tanh: return simd([](const Vec& x, auto, auto) { return tile::tanh(x); });
     case Operation::sigmoid:
