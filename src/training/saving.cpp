@@ -1,6 +1,8 @@
 #include "training/saving.hpp"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <regex>
@@ -209,6 +211,14 @@ void remove_replaced(const fs::path& folder, const std::string& file,
   for (const std::string& name : shards_in(folder, file)) {
     if (!kept.contains(name)) fs::remove(folder / name, ignored);
   }
+}
+
+/// Removes the file of another model, which is replaced: a kill must not leave it beside these parameters.
+void remove_other(const fs::path& config, const std::string& text) {
+  std::ifstream file(config, std::ios::binary);
+  if (!file) return;
+  const std::string held{std::istreambuf_iterator<char>(file), {}};
+  if (held != text) fs::remove(config);
 }
 
 /// The two files of a rank that writes.
@@ -431,6 +441,10 @@ void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
       for (const auto& [name, values] : contents.tensors) own.shards->state.append(values);
     });
   }
+  const fs::path config = folder / "config.json";
+  if (is_first) {
+    own.attempt([&] { remove_other(config, nn::config_json_f32(run.config)); });
+  }
   own.agree(ranks);  // before any reader sees a part
   if (writes) {
     own.attempt([&] {
@@ -444,7 +458,7 @@ void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
       if (plan.writers().size() > 1) write_indices(folder, run, plan, names, contents);
       remove_replaced(folder, model_file, names.all(model_file));
       remove_replaced(folder, state_file, names.all(state_file));
-      io::write_file(folder / "config.json", nn::config_json_f32(run.config));
+      io::write_file(config, nn::config_json_f32(run.config));
     });
   }
   own.agree(ranks);

@@ -20,7 +20,7 @@
 ///
 /// Every file is synced and renamed. Shards get new names, the indices follow, and only then the
 /// replaced files are removed. So a kill at any instant leaves the last whole save. `config.json`
-/// comes last: no folder looks like a model without parameters.
+/// comes last, and that of another model goes first: no folder looks like a model whose parameters it lacks.
 namespace katt::training {
 
 /// An array over the layout's elements, in the memory of the execution space; on disk it is f32.

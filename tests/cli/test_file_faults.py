@@ -244,6 +244,32 @@ def outcome(function, *arguments):
     return None
 
 
+def test_no_config_stays_beside_parameters_of_another_model(prepared, tmp_path):
+    other = ["train", "--model", "other", *TRAIN[3:], "--overwrite"]
+    walk = Walk(os.environ["KATT"], prepared, tmp_path, Command(other, {}))
+
+    def place(name):
+        made = Walk.place(walk, name)
+        shutil.copytree(prepared / "reference", made / "work" / "out")
+        config = json.loads((Path(TINY) / "config.json").read_text())
+        (made / "work" / "other").mkdir()
+        (made / "work" / "other" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+        return made
+
+    walk.place = place
+    walk.count()
+    calls = (tmp_path / "whole" / "calls").read_text().splitlines()
+    renames = [at for at, call in enumerate(calls, 1) if "rename" in call]
+    assert len(renames) >= 4, calls
+    for at in renames:
+        killed = place(f"at-{at}")
+        assert walk.run(killed, at=at, fault=("kill", False)).returncode == -9
+        out = killed / "work" / "out"
+        if (out / "config.json").exists():
+            program_in(killed / "work").runs("logits", "--model", "out", "--tokens", "1,2", "--threads", 1,
+                                              "--out", "logits.h5")
+
+
 def test_a_failed_first_save_is_continued(prepared, tmp_path):
     """Any of its files is the last one that gets its name."""
     command = COMMANDS["train"]
