@@ -1,4 +1,4 @@
-# `cmake --install`: headers, libraries, program and a CMake package; with a Kokkos built from the
+# `cmake --install`: headers, libraries, programs and a CMake package; with a Kokkos built from the
 # pinned source, that too, so that the prefix is all a consumer needs.
 include(CMakePackageConfigHelpers)
 
@@ -8,6 +8,12 @@ install(
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS katt_candidate RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# What the system's Python runs: the report, and candidates in Python.
+install(PROGRAMS drivers/package/katt-report drivers/package/katt-candidate-python DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(
+  DIRECTORY drivers/report/katt_report drivers/peers/katt_peers
+  DESTINATION lib/katt/python
+  PATTERN __pycache__ EXCLUDE)
 install(
   DIRECTORY src/candidate/
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

@@ -83,11 +83,11 @@ make_venv() {
   make_environment venv scripts/requirements.txt drivers/report
 }
 
-# build_levels MPI LEVEL...: builds build/package/LEVEL for each level of cmake/levels.cmake, with the Python module; MPI is
-# ON or OFF. The last level's folder holds the package of all.
+# build_levels MPI TARGETS LEVEL...: builds these targets in build/package/LEVEL for each level of cmake/levels.cmake; MPI is
+# ON or OFF. Nothing of a level is run: this CPU may lack it. The last level's folder holds the package of all.
 build_levels() {
-  local mpi=$1 level folders=()
-  shift
+  local mpi=$1 targets=$2 level folders=()
+  shift 2
   for level in "$@"; do
     say "building build/package/$level (the first time for minutes)"
     mkdir -p "build/package/$level"
@@ -95,7 +95,8 @@ build_levels() {
       -DKATT_PYTHON=ON -DPython_EXECUTABLE="$PWD/build/venv/bin/python" -DKATT_TESTS=OFF -DKATT_MPI="$mpi" \
       "-DKATT_PACKAGE=$(IFS=';' && echo "${folders[*]}")" ||
       { tail -n 20 "build/package/$level/configure.log" >&2 && die "cannot configure level $level"; }
-    quietly "build/package/$level/build.log" cmake --build "build/package/$level" --target katt_program katt_python_stub ||
+    # shellcheck disable=SC2086 # words
+    quietly "build/package/$level/build.log" cmake --build "build/package/$level" --target $targets ||
       { tail -n 20 "build/package/$level/build.log" >&2 && die "cannot build level $level"; }
     folders+=("$PWD/build/package/$level")
   done
@@ -104,6 +105,7 @@ build_levels() {
 # Levels for `--levels`, from commas to words; checked.
 levels_of() {
   local known level
+  [ "$(uname -m)" = x86_64 ] || die "packages are for x86_64; this machine is $(uname -m)"
   known=$(sed -n 's/^set(katt_levels \(.*\))/\1/p' cmake/levels.cmake)
   for level in ${1//,/ }; do
     case " $known " in *" $level "*) ;; *) die "--levels holds $level, expected some of ${known// /, }" ;; esac
@@ -131,7 +133,7 @@ read_package_options() {
     esac
     shift
   done
-  folder=${folder:-build/dist}
+  case $folder in '') folder=build/dist ;; /*) ;; *) folder=$called_in/$folder ;; esac
   # shellcheck disable=SC2034 # the script that called reads it
   chosen=$(levels_of "$levels")
 }

@@ -1,4 +1,4 @@
-"""`katt referee`: a task in JSON, a verdict in JSON. tests/cli/test_exploits.py has the kernels that cheat."""
+"""`katt referee`: a task in JSON, a verdict in JSON. tests/referee has the kernels that cheat."""
 
 import json
 import shutil

@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(
-    r"#!/bin/sh|(?:[A-Z_]+=\S+ +)*(?:build/\S+/)?(?:\./)?(?:katt|katt-report|scripts/\w+|mpirun|cmake|pip|python3|ncu|nsys|mine|own_kernel|srun|test_\w+)(?= |$)"
+    r"#!/bin/sh|(?:[A-Z_]+=\S+ +)*(?:build/\S+/)?(?:\./)?(?:katt|katt-report|scripts/\w+|mpirun|cmake|pip|python3|ncu|nsys|mine|own_kernel|srun|cc|cd|docker|qemu-aarch64|test_\w+)(?= |$)"
 )
 INDENTED = {  # the language of an indented block, by how it begins
     "console": COMMAND,

@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT / "drivers/report"))
 from katt_report import cli  # noqa: E402
 
 ELSEWHERE = {
-    "cmake": "builds for minutes; scripts/build, tests/structure/few_operators and install_and_consume do the same",
+    "cmake": "builds for minutes; scripts/build, `scripts/soak few` and tests/structure/install_and_consume do the same",
     "pip": "compiles the package for minutes; scripts/python does the same",
     "docker": "no engine where tests run; scripts/in_bare_root runs the steps of containers/",
     "python3": "fetches packages; scripts/peers does the same",

@@ -20,6 +20,15 @@ def test_all_say_the_version_of_the_project():
     assert tomllib.loads((ROOT / "drivers/peers/pyproject.toml").read_text())["project"]["version"] == version
 
 
+def test_documents_name_no_other():
+    version = found("CMakeLists.txt", r"^  VERSION (\S+)$")
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
+    named = [(page.name, other) for page in pages
+             for other in re.findall(r"(?:\bkatt[_-]|release_notes v)(\d+\.\d+\.\d+)", page.read_text())]
+    assert len(named) > 3
+    assert [page for page in named if page[1] != version] == []
+
+
 def test_the_package_of_python_reads_it_there():
     held = tomllib.loads((ROOT / "pyproject.toml").read_text())
     source = held["tool"]["scikit-build"]["metadata"]["version"]
@@ -38,6 +47,16 @@ def test_the_changes_of_the_version_are_its_notes():
     section = re.search(rf"^## {re.escape(version)}\n\n(.*?)(?=^## |\Z)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL)
     assert notes.stdout.strip() == section[1].strip()
     assert release_notes().stdout == notes.stdout
+
+
+def test_links_of_the_notes_lead_to_the_tree():
+    url = "https://host.example/katt/blob/v1"
+    version = found("CMakeLists.txt", r"^  VERSION (\S+)$")
+    plain, linked = release_notes().stdout, release_notes(f"v{version}", url).stdout
+    links = re.findall(r"\]\(([^)]+)\)", plain)
+    assert any(link.startswith("docs/") for link in links)
+    expected = [link if re.match(r"\w+:|#", link) else f"{url}/{link}" for link in links]
+    assert re.findall(r"\]\(([^)]+)\)", linked) == expected
 
 
 def test_a_tag_of_another_version_is_refused():
