@@ -306,10 +306,10 @@ int generate_command(const Invocation& invocation) {
                 " names no eos_token_id of its vocabulary: all --max-new-tokens are made");
     }
     bench::Profiler profiler;
-    if (profile) profiler.start();
     Made made;
     for (const auto& prompt : prompts) made.prompt_tokens += prompt.size();
     if (prompts_file) {
+      if (profile) profiler.start();
       auto all =
           continue_share(session, model.config(), prompts, replicas.others, how, *prompts_file);
       made.tokens = of_all(replicas.others, all.tokens);
@@ -321,6 +321,7 @@ int generate_command(const Invocation& invocation) {
         (void)nn::generate(session, model.config(), prompts.front(), how);
         session.clear();
       }
+      if (profile) profiler.start();
       auto one = nn::generate(session, model.config(), prompts.front(), how);
       made.tokens = {std::move(one.tokens)};
       made.prefill_s = one.prefill_s;

@@ -71,6 +71,7 @@ double EnergyCounters::joules_between(const Reading& before, const Reading& afte
   double joules = 0;
   for (std::size_t i = 0; i < zones_.size(); ++i) {
     const std::uint64_t wrapped = after[i] < before[i] ? zones_[i].range : 0;
+    if (after[i] + wrapped < before[i]) return std::numeric_limits<double>::quiet_NaN();
     joules += static_cast<double>(after[i] + wrapped - before[i]) * 1e-6;
   }
   return joules;

@@ -307,8 +307,9 @@ std::string impossible_rate(std::span<const io::CeilingRow> ceilings, Backend ba
   const bool is_narrow = dtype != Dtype::f32;
   bool reached = false;  // the level: the rows go from the cores outwards
   for (const io::CeilingRow& ceiling : ceilings) {
-    if (ceiling.threads != threads || !(ceiling.value > 0)) continue;
-    reached = reached || ceiling.name == level;
+    if (ceiling.threads != threads) continue;
+    reached = reached || ceiling.name == level;  // also where it could not be measured
+    if (!(ceiling.value > 0)) continue;
     if (!reached && ceiling.name.starts_with(memory)) nearer = &ceiling;
     if (ceiling.unit != "FLOP/s" || work.compute_ceiling.empty()) continue;
     if (!is_narrow && ceiling.name != work.compute_ceiling) continue;
@@ -321,7 +322,7 @@ std::string impossible_rate(std::span<const io::CeilingRow> ceilings, Backend ba
   if (unit != nullptr && noise * work.flops / time_s > peak) {
     std::snprintf(text, sizeof text, "%.4g TFLOP/s, expected at most the %.4g TFLOP/s of %s",
                   work.flops / time_s * 1e-12, peak * 1e-12, unit->name.c_str());
-  } else if (nearer != nullptr && noise * work.bytes / time_s > nearer->value) {
+  } else if (reached && nearer != nullptr && noise * work.bytes / time_s > nearer->value) {
     std::snprintf(text, sizeof text, "%.4g GB/s, expected at most the %.4g GB/s of %s",
                   work.bytes / time_s * 1e-9, nearer->value * 1e-9, nearer->name.c_str());
   }

@@ -54,14 +54,20 @@ void guarded(Contender& contender, F&& f) {
   contender.candidate.reset();
 }
 
-/// Poison, run, compare: the compared outputs can only come from this run.
-Errors run_and_verify(Candidate& candidate) {
-  candidate.poison();
-  candidate.restore();
-  candidate.take_inputs();
-  candidate.run();
-  candidate.fence();
-  return candidate.verify();
+/// Compares the outputs once more, where `again` of a run into poisoned memory.
+Errors verified(Contender& contender, bool again) {
+  Candidate& candidate = *contender.candidate;
+  if (again) {
+    candidate.poison();
+    candidate.restore();
+    candidate.take_inputs();
+    candidate.run();
+    candidate.fence();
+  }
+  Errors errors = candidate.verify();
+  double& worst = contender.measured.worst_abs_err;
+  if (!(errors.max_abs <= worst)) worst = errors.max_abs;
+  return errors;
 }
 
 struct Sample {
@@ -228,9 +234,7 @@ void compare_outputs(std::span<Contender* const> contenders, FreshInputs& fresh,
   for (Contender* const contender : contenders) {
     if (contender->inputs == nullptr || !contender->measured.status.is_ok()) continue;
     guarded(*contender, [&] {
-      Candidate& candidate = *contender->candidate;
-      const Errors errors =
-          contender->inputs->runs_in_place() ? run_and_verify(candidate) : candidate.verify();
+      const Errors errors = verified(*contender, contender->inputs->runs_in_place());
       if (!errors.status.is_ok()) {
         contender->measured.status = Status::failed("round " + std::to_string(round) +
                                                     ", other inputs: " + errors.status.reason());
@@ -275,6 +279,7 @@ Contender enter(const std::function<std::unique_ptr<Candidate>()>& prepare, std:
     const Errors errors = contender.candidate->verify();
     contender.measured.max_abs_err = errors.max_abs;
     contender.measured.mean_abs_err = errors.mean_abs;
+    contender.measured.worst_abs_err = errors.max_abs;
     contender.measured.status = errors.status;
   });
   if (!contender.measured.status.is_ok()) contender.candidate.reset();
@@ -317,16 +322,19 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
       if (stop) return false;
       Contender& contender = *active[i];
       guarded(contender, [&] {
+        const auto prepare = [&] {
+          contender.candidate->restore();
+          const Stopwatch taking;
+          contender.candidate->take_inputs();
+          fresh.taken(taking.seconds());
+        };
         if (settings.cold) {
-          contender.candidate->restore();  // this run fills the caches
+          prepare();  // this fills the caches
           flush();
           turns.flushed();
         }
         turns.give_to(contender);
-        if (!settings.cold) contender.candidate->restore();
-        const Stopwatch taking;
-        contender.candidate->take_inputs();
-        fresh.taken(taking.seconds());
+        if (!settings.cold) prepare();
         const bool counted = !contender.on_device && contender.candidate->process() == 0;
         if (counted) meter.start();
         const Sample taken = sample(contender, contender.measured.inner);
@@ -368,7 +376,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         contender->measured.status = Status::failed(reason);
         return;
       }
-      const Errors errors = run_and_verify(*contender->candidate);
+      const Errors errors = verified(*contender, true);
       if (!errors.status.is_ok()) {
         contender->measured.status = Status::failed("after timing: " + errors.status.reason());
       }

@@ -77,8 +77,10 @@ struct Measured {
   std::vector<double> request_s{};    ///< … and by that of this process, of all runs of a sample
   EffortLog effort{};                 ///< counts of the processor; empty on a device and of a peer
   int inner = 1;
-  double max_abs_err = 0;  ///< over the rows that were checked, before timing
-  double mean_abs_err = 0;
+  /// Over the rows that were checked, before timing; NaN where it did not come so far.
+  double max_abs_err = std::numeric_limits<double>::quiet_NaN();
+  double mean_abs_err = std::numeric_limits<double>::quiet_NaN();
+  double worst_abs_err = 0;  ///< the largest of all checks, with other inputs, too
   /// Memory of prepare and one run in this process, beyond the bytes that were live before; empty
   /// when it threw.
   std::optional<memory::Bytes> peak{};

@@ -16,13 +16,13 @@
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "core/stopwatch.hpp"
 #include "process/child_process.hpp"
 
 extern char** environ;
@@ -73,6 +73,7 @@ pid_t spawn(const PeerLaunch& launch, std::span<const int> files) {
   for (std::size_t i = 0; i < files.size(); ++i) {
     posix_spawn_file_actions_adddup2(&actions, files[i], static_cast<int>(i));
   }
+  posix_spawn_file_actions_addclosefrom_np(&actions, static_cast<int>(files.size()));
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -178,10 +179,11 @@ std::string PeerProcess::ask(const std::string& line) {
   const std::string text = line + '\n';
   const Stopwatch watch;
   for (std::size_t sent = 0; sent < text.size();) {
-    const ssize_t n = send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) give_up_dead();
-    sent += static_cast<std::size_t>(n);
+    const ssize_t n =
+        send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) sent += static_cast<std::size_t>(n);
+    else if (n < 0 && errno == EAGAIN) wait_for(POLLOUT, watch, "read no request");
+    else if (n == 0 || errno != EINTR) give_up_dead();
   }
   std::string reply = read_line();
   if (is_sealed()) wait_for_stop();
@@ -224,6 +226,18 @@ void PeerProcess::refuse_more() {
   if (!unread_.empty()) give_up("sent more than one reply to a request");
 }
 
+bool PeerProcess::wait_for(short event, const Stopwatch& watch, const std::string& fault) {
+  if (stop_) give_up("was stopped");
+  if (watch.seconds() > launch_.timeout_s) {
+    std::ostringstream limit;
+    limit << launch_.timeout_s;
+    give_up(fault + " within " + limit.str() + " s");
+  }
+  pollfd waiting{.fd = socket_, .events = event, .revents = 0};
+  constexpr int patience_ms = 100;  // time until the stop flag is seen
+  return ::poll(&waiting, 1, patience_ms) > 0;
+}
+
 std::string PeerProcess::read_line() {
   const Stopwatch watch;
   for (;;) {
@@ -234,14 +248,7 @@ std::string PeerProcess::read_line() {
     }
     if (unread_.size() > (is_sealed() ? longest_sealed_line : longest_line))
       give_up("answered with a line that does not end");
-    if (stop_) give_up("was stopped");
-    if (watch.seconds() > launch_.timeout_s) {
-      give_up("gave no answer within " + std::to_string(static_cast<int>(launch_.timeout_s)) +
-              " s");
-    }
-    pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
-    constexpr int patience_ms = 100;  // time until the stop flag is seen
-    if (::poll(&waiting, 1, patience_ms) <= 0) continue;
+    if (!wait_for(POLLIN, watch, "gave no answer")) continue;
     std::array<char, 4096> bytes{};
     const ssize_t n = ::read(socket_, bytes.data(), bytes.size());
     if (n > 0) unread_.append(bytes.data(), static_cast<std::size_t>(n));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/stopwatch.hpp"
 #include "process/stop_flag.hpp"
 
 namespace katt::bench {
@@ -90,6 +91,7 @@ class PeerProcess {
   void release();
   static void unmap(Mapped& mapped);
   [[nodiscard]] std::string last_words() const;
+  bool wait_for(short event, const Stopwatch& watch, const std::string& fault);
   [[nodiscard]] std::string read_line();
 
   PeerLaunch launch_;

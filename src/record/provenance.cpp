@@ -74,6 +74,14 @@ io::Attributes program_and_machine(const std::vector<Backend>& backends) {
   };
 }
 
+std::string candidates_json(const Settings& settings) {
+  auto told = nlohmann::json::object();
+  for (const auto& [name, file] : settings.candidates) {
+    told[name] = file.description(settings.untrusted);
+  }
+  return told.dump();
+}
+
 io::Attributes provenance(const SweepRequest& request, const std::string& command,
                           const std::vector<Backend>& backends) {
   io::Attributes attributes{
@@ -84,7 +92,7 @@ io::Attributes provenance(const SweepRequest& request, const std::string& comman
       {"seed", static_cast<std::int64_t>(request.settings.seed)},
       {"started_at", utc_now()},
       {"finished_at", std::string()},
-      {"peers", std::string("{}")},
+      {"peers", candidates_json(request.settings)},  // known also where the run does not end
       {"status", std::string("running")},
   };
   std::ranges::move(program_and_machine(backends), std::back_inserter(attributes));

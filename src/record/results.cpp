@@ -194,6 +194,7 @@ RowResult measured_row(const Config& requested, const Config& resolved, Measured
   row.work = work;
   row.max_abs_err = measured.max_abs_err;
   row.mean_abs_err = measured.mean_abs_err;
+  row.worst_abs_err = measured.worst_abs_err;
   if (row.status.is_ok()) {
     row.time_s = median_interval(measured.samples_s);
     row.samples_s = std::move(measured.samples_s);
@@ -241,7 +242,7 @@ void add_paired_ratios(std::span<const PlannedCase> group, std::span<std::vector
       if (other == others.end() && row.requested.variant == group[i].of_auto) {
         other = counterpart(reference->of_auto, row);
       }
-      if (other == others.end()) continue;
+      if (other == others.end() || !other->is_sound() || !row.is_sound()) continue;
       row.paired = paired_ratio(other->samples_s, row.samples_s);
     }
   }

@@ -41,12 +41,14 @@ struct RowResult {
   std::size_t tensor_bytes = 0;          ///< bytes of these for inputs and outputs
   double max_abs_err = 0;
   double mean_abs_err = 0;
+  double worst_abs_err = 0;  ///< the largest of all checks: with other inputs, and after timing, too
   io::Profile profile{};
   std::optional<Exchange> exchange{};  ///< for an operator of several ranks
   std::string note{};                  ///< remarks for a reader of the times
   bool left_race = false;              ///< it left a race, and was measured in fewer rounds
   Effort effort{};                     ///< what the processor did
   Estimate speedup_cycles{};           ///< as speedup, of cycles; NaN where nobody counts them
+  bool lacked_memory = false;          ///< skipped for want of memory, and so not asked
   std::string suspicion{};             ///< why the time cannot be believed; then it is "suspect"
 
   /// True for a time that counts.

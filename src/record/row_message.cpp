@@ -20,12 +20,12 @@ auto members(T& of) {
   if constexpr (std::is_same_v<Plain, RowResult>) {
     auto& [requested, resolved, default_setting, status, samples_s, inner, host_s, sm_clock_hz,
            claimed_s, time_s, speedup, paired, baseline, engine, work, ceiling, total, tensor_bytes,
-           max_abs_err, mean_abs_err, profile, exchange, note, left_race, effort, speedup_cycles,
-           suspicion] = of;
+           max_abs_err, mean_abs_err, worst_abs_err, profile, exchange, note, left_race, effort,
+           speedup_cycles, lacked_memory, suspicion] = of;
     return std::tie(requested, resolved, default_setting, status, samples_s, inner, host_s,
                     sm_clock_hz, claimed_s, time_s, speedup, paired, baseline, engine, work,
-                    ceiling, total, tensor_bytes, max_abs_err, mean_abs_err, profile, exchange,
-                    note, left_race, effort, speedup_cycles, suspicion);
+                    ceiling, total, tensor_bytes, max_abs_err, mean_abs_err, worst_abs_err, profile,
+                    exchange, note, left_race, effort, speedup_cycles, lacked_memory, suspicion);
   } else if constexpr (std::is_same_v<Plain, Exchange>) {
     auto& [bus, sent, messages, communication, overlap, idle] = of;
     return std::tie(bus, sent, messages, communication, overlap, idle);

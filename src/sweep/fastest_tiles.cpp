@@ -13,16 +13,15 @@ bool stays(const RowResult& usual, const RowResult& best, bool is_race) {
 
 }  // namespace
 
-std::vector<TunedTile> fastest_tiles(const PlannedCase& planned, std::span<const RowResult> rows) {
+std::vector<TunedTile> fastest_tiles(const PlannedCase& planned, std::span<const RowResult> rows,
+                                     bool is_race) {
   std::vector<TunedTile> fastest;
   for (const VariantInfo& info : planned.op->variants(planned.point.backend, planned.point.pass)) {
     const RowResult* best = nullptr;
     const RowResult* usual = nullptr;
-    bool is_race = false;
     for (const RowResult& row : rows) {
       if (row.requested.variant != info.name || info.settings.empty() || !row.is_sound()) continue;
       if (row.resolved.setting == row.default_setting) usual = &row;
-      is_race = is_race || row.left_race;
       if (row.left_race) continue;
       if (best == nullptr || row.time_s.median < best->time_s.median) best = &row;
     }

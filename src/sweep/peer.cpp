@@ -14,6 +14,7 @@
 #include "process/candidate_file.hpp"
 #include "process/peer_process.hpp"
 #include "process/sandbox.hpp"
+#include "process/sha256.hpp"
 #include "sweep/peers/peer_candidate.hpp"
 #include "sweep/peers/shared_tensors.hpp"
 
@@ -116,6 +117,9 @@ PeerEntry Peers::open_candidate(const std::string& name, const CandidateFile& fi
   if (!foreign || foreign->rule_file) {
     return skipped(op.name() + " cannot hand these inputs to a candidate");
   }
+  if (sha256_of_file(file.path) != file.sha256) {
+    throw std::runtime_error(file.path.string() + ": has changed since the sweep began");
+  }
   SharedOffsets in, out;
   OpenCase open;
   open.foreign = std::move(*foreign);
@@ -130,8 +134,8 @@ PeerEntry Peers::open_candidate(const std::string& name, const CandidateFile& fi
   open.input_memory = open.process->inputs();
   open.output_memory = open.process->outputs();
   measure_transport(open);
-  about_[name] = file.about + (file.about.empty() ? "" : "; ") + "SHA-256 " + file.sha256 +
-                 (options_.untrusted ? "; untrusted" : "");
+  if (!file.is_python()) open.bytes_before = open.process->peak_bytes();
+  about_[name] = file.description(options_.untrusted);
   return entry_of(name, std::move(open));
 }
 

@@ -60,8 +60,12 @@ Admission admit(const PlannedCase& planned, const Faults& faults, std::size_t av
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [bytes, i] : by_size) {
     if (used + bytes > available) {
-      result.refused.emplace(
-          i, not_run(planned.configs[i], Status::skipped(memory_reason(used + bytes, available))));
+      RowResult& row =
+          result.refused
+              .emplace(i, not_run(planned.configs[i],
+                                  Status::skipped(memory_reason(used + bytes, available))))
+              .first->second;
+      row.lacked_memory = true;
     } else {
       used += bytes;
       result.admitted.push_back(i);

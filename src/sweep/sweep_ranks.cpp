@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "core/build_info.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -113,7 +115,7 @@ class Coordinator {
       answer(receive(ranks_));
     }
     for (auto& [host, node] : nodes_) {
-      if (!node.run.empty()) record_.end_run(node.run, interrupted_, node.peers);
+      if (!node.run.empty()) record_.end_run(node.run, interrupted_, node.peers.dump());
     }
     record_.sort_rows();
   }
@@ -124,7 +126,7 @@ class Coordinator {
     bool is_busy = false;
     std::string run;  ///< in the file; empty until the node is surveyed
     std::vector<io::CeilingRow> ceilings;
-    std::string peers = "{}";
+    nlohmann::json peers = nlohmann::json::object();
   };
 
   void hand_out(Node& node) {
@@ -165,7 +167,8 @@ class Coordinator {
       group[i].wanted = take<Indices>(message);
       rows.push_back(take<CaseRunner::Rows>(message));
     }
-    node.peers = message.text();
+    node.peers.update(
+        nlohmann::json::parse(message.text()));  // each rank tells of those that it ran
     if (rows.empty()) interrupted_ = true;
     else record_.add(group, rows, node.run);
   }

@@ -213,7 +213,7 @@ TEST_F(TuningTest, TheDefaultStaysUnlessATileIsClearlyFaster) {
   planned.op = &op;
   planned.point = point(16);
   const auto chosen = [&](std::vector<RowResult> rows) {
-    const auto tiles = fastest_tiles(planned, rows);
+    const auto tiles = fastest_tiles(planned, rows, false);
     return tiles.empty() ? Setting{} : tiles.front().tile;
   };
   const std::vector<double> one{1.0, 1.1, 1.2}, two{2.0, 2.2, 2.4}, noisy{1.3, 1.05, 1.25};
@@ -231,12 +231,17 @@ TEST_F(TuningTest, ATileThatLeftARaceIsNotChosen) {
   planned.point = point(16);
   std::vector<RowResult> rows{row({8, 8}, {1.2, 1.2}), row({16, 8}, {1.0, 1.1, 1.3})};
   rows[0].left_race = true;
-  const std::vector<TunedTile> tiles = fastest_tiles(planned, rows);
+  const std::vector<TunedTile> tiles = fastest_tiles(planned, rows, true);
   ASSERT_EQ(tiles.size(), 1U);
   EXPECT_EQ(tiles[0].tile, (Setting{16, 8}));
   EXPECT_NEAR(tiles[0].usual_ratio, (1.2 / 1.0 + 1.2 / 1.1) / 2, 1e-12) << "of the rounds of both";
   EXPECT_EQ(tiles[0].time_s.median, 1.1);
   EXPECT_EQ(tiles[0].machine, machine_text(Backend::openmp));
+
+  // A race that ends with all tiles has its rule, too: 1 % and no proof.
+  const std::vector<RowResult> all{row({8, 8}, {1.3, 1.05, 1.25}), row({16, 8}, {1.0, 1.1, 1.2})};
+  EXPECT_EQ(fastest_tiles(planned, all, false)[0].tile, (Setting{8, 8}));
+  EXPECT_EQ(fastest_tiles(planned, all, true)[0].tile, (Setting{16, 8}));
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ class Comparison {
     }
     const double error = std::abs(got - expected);
     if (!(error <= limit)) note(name, index, got, expected, limit);
-    if (!(error <= max_)) max_ = error;  // NaN stays
+    if (!(error <= max_) && !std::isnan(max_)) max_ = error;  // NaN stays
     sum_ += error;
   }
 

@@ -26,10 +26,10 @@ class ErrorRule {
  public:
   explicit ErrorRule(Dtype dtype) : dtype_(dtype) {}
 
-  /// An infinite value has to be met as it is, and says nothing of the others.
+  /// A value that is infinite, or leaves the dtype, says nothing of the others.
   void add(double exact, double unfused) {
-    if (!std::isfinite(exact)) return;
     const double rounded = round_to(dtype_, static_cast<float>(exact));
+    if (!std::isfinite(rounded) || !std::isfinite(unfused)) return;
     unfused_ = std::max(unfused_, std::abs(unfused - exact));
     rounding_ = std::max(rounding_, std::abs(rounded - exact) + 2 * 0x1p-23 * std::abs(exact));
   }
@@ -79,6 +79,12 @@ struct ExpectedPart {
   }
 };
 
+/// The value that an output can hold: infinite where a finite one leaves the dtype.
+inline double storable(double exact, Dtype dtype) {
+  const float rounded = round_to(dtype, static_cast<float>(exact));
+  return std::isinf(rounded) ? rounded : exact;
+}
+
 /// A sample of every output.
 using Expected = std::vector<ExpectedPart>;
 
@@ -94,7 +100,7 @@ inline void add_all(Comparison& comparison, const ExpectedPart& part, std::span<
       rest /= extents[axis];
     }
     comparison.add(part.output.c_str(), place, got[static_cast<std::size_t>(value.index)],
-                   value.exact, limit);
+                   storable(value.exact, dtype), limit);
   }
 }
 
@@ -104,7 +110,8 @@ inline void add_all(Comparison& comparison, const char* name, std::span<const fl
   const double limit = error_limit(expected, dtype);
   for (const ExpectedValue& value : expected) {
     comparison.add(name, {value.index / columns, value.index % columns},
-                   got[static_cast<std::size_t>(value.index)], value.exact, limit);
+                   got[static_cast<std::size_t>(value.index)], storable(value.exact, dtype),
+                   limit);
   }
 }
 

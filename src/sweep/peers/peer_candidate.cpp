@@ -77,6 +77,7 @@ class ForeignCandidate : public Candidate {
     if (!child().alive()) return;
     try {
       (void)child().ask(nlohmann::json{{"do", "close"}}.dump());
+      if (!child().is_sealed()) (void)child().share(0);  // the next case needs the memory
     } catch (const std::exception&) {  // the process is dead now, and the next case starts another
     }
   }
@@ -205,18 +206,17 @@ class PeerCandidate final : public ForeignCandidate {
 class SealedCandidate final : public ForeignCandidate {
  public:
   explicit SealedCandidate(OpenCase open)
-      : ForeignCandidate(std::move(open)), bytes_before_(child().peak_bytes()) {}
+      : ForeignCandidate(std::move(open)),
+        bytes_before_(open_.bytes_before ? *open_.bytes_before : child().peak_bytes()) {}
 
   void take_inputs() override { (void)write_changes(); }
   void poison() override { poison_memory(); }
 
   Errors verify() override {
     check_sleepers();
-    if (!peak_) {
-      const std::size_t now = child().peak_bytes();
-      const std::size_t tensors = open_.input_memory.size() + open_.output_memory.size();
-      peak_ = {.host = std::max(tensors, now - std::min(now, bytes_before_)), .device = 0};
-    }
+    const std::size_t now = child().peak_bytes();
+    const std::size_t tensors = open_.input_memory.size() + open_.output_memory.size();
+    peak_ = {.host = std::max(tensors, now - std::min(now, bytes_before_)), .device = 0};
     return verify_memory();
   }
 

@@ -39,6 +39,9 @@ struct OpenCase {
   nlohmann::json request{};                      ///< that opens the case
   std::vector<Transport> transport{};            ///< ascending; empty: not measured yet
   std::vector<pid_t> sleepers{};                 ///< threads on the bound processors but the first
+  /// Bytes of the process before it loads a library; nothing: from what it has when it is open, as of Python with its
+  /// modules.
+  std::optional<std::size_t> bytes_before{};
 };
 
 /// A peer. It has copies of the inputs and keeps its outputs until they are read.

@@ -100,14 +100,17 @@ void Verdict::add(const PlannedCase& planned, std::span<const RowResult> rows) {
   point["reason"] = own->reason();
   point["time_s"] = estimate(own->time_s);
   point["samples"] = own->samples_s.size();
-  point["max_abs_err"] = number(own->max_abs_err);
+  point["max_abs_err"] = number(own->worst_abs_err);
   point["mean_abs_err"] = number(own->mean_abs_err);
   point["ratio"] = named(ratio, baseline);
   point["ratio_to_best"] = named(to_best, best);
   point["ceiling"] = {{"name", own->ceiling.name}, {"fraction", number(own->ceiling.fraction)}};
   point["memory_bytes"] = own->total ? Json(own->total->total()) : Json();
   points_.push_back(std::move(point));
-  if (own->status.code() == Status::Code::skipped) return;
+  if (own->status.code() == Status::Code::skipped) {
+    if (own->lacked_memory) doubts_.push_back(place_of(planned) + ": " + own->reason());
+    return;
+  }
   ++judged_;
   if (std::isfinite(ratio.median)) ratios_.push_back(ratio.median);
   if (std::isfinite(to_best.median)) ratios_to_best_.push_back(to_best.median);
@@ -132,8 +135,8 @@ void Verdict::hold_against_limits(const std::string& where, const RowResult& row
     refuse("memory " + (row.total ? human_bytes(bytes) : "unknown") + ", expected at most " +
            human_bytes(task_.most_bytes));
   }
-  if (!(row.max_abs_err <= task_.most_error)) {
-    refuse("max_abs_err " + short_number(row.max_abs_err) + ", expected at most " +
+  if (!(row.worst_abs_err <= task_.most_error)) {
+    refuse("max_abs_err " + short_number(row.worst_abs_err) + ", expected at most " +
            short_number(task_.most_error));
   }
 }
