@@ -134,6 +134,27 @@ void CommandLine::print_candidates(std::span<const std::string> words) const {
   for (const std::string& one : candidates(command, normal)) std::printf("%s\n", one.c_str());
 }
 
+/// CLI11 would take the next argument for a value that is missing: of `--out=`, and of `--out --json`.
+void CommandLine::refuse_missing_values(const std::vector<std::string>& arguments) const {
+  const auto option_of = [&](const std::string& argument) -> const CLI::Option* {
+    const std::string name = argument.substr(0, argument.find('='));
+    return name.starts_with("-") ? impl_->app.get_option_no_throw(name) : nullptr;
+  };
+  for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    const CLI::Option* const option = option_of(arguments[i]);
+    if (option == nullptr || option->get_items_expected_max() == 0) continue;
+    const auto equals = arguments[i].find('=');
+    const bool is_empty = equals == std::string::npos
+                              ? i + 1 < arguments.size() && option_of(arguments[i + 1]) != nullptr
+                              : equals + 1 == arguments[i].size();
+    if (is_empty) {
+      throw InputError(impl_->app.get_name() + ": " + option->get_name(false, true) +
+                       ": the value is missing");
+    }
+    if (equals == std::string::npos) ++i;
+  }
+}
+
 bool CommandLine::parse(const Invocation& invocation) {
   if (invocation.completes) {
     print_candidates(invocation.arguments);
@@ -143,6 +164,7 @@ bool CommandLine::parse(const Invocation& invocation) {
   for (const std::string& argument : invocation.arguments) {
     reversed.push_back(normalised(argument));
   }
+  refuse_missing_values(reversed);
   std::reverse(reversed.begin(), reversed.end());
   try {
     impl_->app.parse(reversed);

@@ -79,6 +79,7 @@ class CommandLine {
   [[nodiscard]] std::string suggestion(const std::string& name) const;
 
  private:
+  void refuse_missing_values(const std::vector<std::string>& arguments) const;
   void add(const std::string& names, const std::string& help, Values values,
            const std::string& group);
   void print_candidates(std::span<const std::string> words) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -148,7 +149,9 @@ double PoolStatistics::fragmentation() const {
 }
 
 std::string PoolStatistics::json() const {
-  return nlohmann::ordered_json{{"limit_bytes", limit_bytes},
+  nlohmann::ordered_json limit;  // null: none
+  if (limit_bytes != std::numeric_limits<std::size_t>::max()) limit = limit_bytes;
+  return nlohmann::ordered_json{{"limit_bytes", limit},
                                 {"live_bytes", live_bytes},
                                 {"peak_bytes", peak_bytes},
                                 {"reserved_bytes", reserved_bytes},

@@ -414,12 +414,13 @@ class TensorOperator final : public Operator {
     const Pass& pass = op_.pass(problem.backward);
     const DeviceInputs inputs(op_.name, pass, problem, options.backend,
                               op_.derive_on(options.backend, options.threads));
+    const Config config = completed(pass, problem, options);
     const std::string variant =
-        decided(pass, problem, options.backend, options.threads, options.config)->config().variant;
+        decided(pass, problem, options.backend, options.threads, config)->config().variant;
     const DeviceOutputs outputs(op_.name, pass, problem, options.backend, 0,
                                 inputs.of_variant(variant));
     const auto call = pass.decide(options.backend, options.threads,
-                                  tensors_of(pass, problem, inputs, outputs), options.config);
+                                  tensors_of(pass, problem, inputs, outputs), config);
     run_to_end(op_.name, *call, options.backend);
     record_variant(out, call->config(), call->parameters(), pass.backward);
     HostValues made = outputs.download();
@@ -430,6 +431,27 @@ class TensorOperator final : public Operator {
     }
     problem.values.merge(made);
     return variant;
+  }
+
+  /// The configuration that was asked for; extents that it leaves open, 0, are those of the variant's default, or of
+  /// its first setting with the others.
+  [[nodiscard]] Config completed(const Pass& pass, const Problem& problem,
+                                 const RunOptions& options) const {
+    const Setting& asked = options.config.setting;
+    if (std::ranges::find(asked, 0) == asked.end()) return options.config;
+    const Config usual =
+        decided(pass, problem, options.backend, options.threads, {options.config.variant, {}})
+            ->config();
+    std::vector<Setting> settings{usual.setting};
+    for (const VariantInfo& info : pass.variants(options.backend)) {
+      if (info.name != usual.variant) continue;
+      settings.insert(settings.end(), info.settings.begin(), info.settings.end());
+    }
+    const auto found = std::ranges::find_if(settings, [&](const Setting& setting) {
+      return std::ranges::equal(setting, asked,
+                                [](int has, int wants) { return wants == 0 || has == wants; });
+    });
+    return {usual.variant, found == settings.end() ? asked : *found};
   }
 
   const TensorOperatorData& op_;

@@ -188,7 +188,7 @@ class Merger {
       const std::set<std::string>& rest = whole.points.at(1);
       std::set<std::string> both = held;
       both.insert(rest.begin(), rest.end());
-      return rest.size() < whole.rows.at(1) && both.size() == whole.rows.at(1);
+      return both.size() == whole.rows.at(1);
     });
   }
 

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include <Kokkos_Core.hpp>
+#include <nlohmann/json.hpp>
 
 #include "core/build_info.hpp"
 #include "core/text.hpp"

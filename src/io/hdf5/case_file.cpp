@@ -112,6 +112,14 @@ std::int64_t CaseFile::integer(std::string_view attribute, std::int64_t fallback
   return has_attribute(attribute) ? integer(attribute) : fallback;
 }
 
+std::int64_t CaseFile::flag(std::string_view attribute) const {
+  const std::int64_t value = integer(attribute, 0);
+  if (value != 0 && value != 1) {
+    impl_->input.reject_attribute(attribute, holds(Scalar(value)) + ", expected 0 or 1");
+  }
+  return value;
+}
+
 double CaseFile::real(std::string_view attribute) const {
   const Scalar value = impl_->required(attribute, "a number");
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);

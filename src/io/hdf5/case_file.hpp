@@ -45,6 +45,8 @@ class CaseFile {
   [[nodiscard]] Dtype dtype() const;
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] std::int64_t integer(std::string_view attribute, std::int64_t fallback) const;
+  /// The same of an attribute that is 0, or 1; 0 where it is missing.
+  [[nodiscard]] std::int64_t flag(std::string_view attribute) const;
   [[nodiscard]] double real(std::string_view attribute) const;
   [[nodiscard]] double real(std::string_view attribute, double fallback) const;
   [[nodiscard]] std::string text(std::string_view attribute, std::string_view fallback) const;

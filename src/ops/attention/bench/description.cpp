@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "ops/attention/bench/rule_file.hpp"
@@ -54,10 +55,10 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
   p.parameters["scale"] = file.real("scale", 1.0 / std::sqrt(static_cast<double>(d)));
   if (!std::isfinite(p.parameter("scale")))
     file.reject("scale", "holds a value that is not finite");
-  p.extents["causal"] = file.integer("causal", 0) != 0 ? 1 : 0;
+  p.extents["causal"] = file.flag("causal");
   p.extents["window_left"] = file.integer("window_left", -1);
   p.extents["window_right"] = file.integer("window_right", -1);
-  p.extents["mask_gradient"] = file.integer("mask_gradient", 0) != 0 ? 1 : 0;
+  p.extents["mask_gradient"] = file.flag("mask_gradient");
   if (p.extent("mask_gradient") != 0 && !p.has("mask")) {
     throw InputError(file.path().string() +
                      ": attribute mask_gradient: holds 1, expected 0 where there is no mask");
@@ -69,6 +70,13 @@ void Description::read(const io::CaseFile& file, bench::Problem& p) {
                               std::to_string(mask_heads) + ", …), expected (" +
                               std::to_string(batch) + " or 1, " + std::to_string(heads) +
                               " or 1, Sq, Skv)");
+    }
+    // Only -inf hides a key: in a narrower dtype, too, a finite value stays finite.
+    const float most = p.dtype == Dtype::f32   ? std::numeric_limits<float>::max()
+                       : p.dtype == Dtype::f16 ? 65504.0F
+                                               : 0x1.FEp127F;
+    for (float& value : p.values["mask"]) {
+      if (std::isfinite(value)) value = std::clamp(value, -most, most);
     }
   }
   const std::int64_t seq_kv = p.extent("seq_kv");

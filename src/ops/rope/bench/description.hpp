@@ -113,7 +113,7 @@ struct Description {
   }
 
   static void read(const io::CaseFile& file, bench::Problem& p) {
-    p.extents["interleaved"] = file.integer("interleaved", 0) != 0 ? 1 : 0;
+    p.extents["interleaved"] = file.flag("interleaved");
     p.parameters["theta"] = file.real("theta");
     const std::string scaling = file.text("rope_scaling", "");
     if (scaling == "llama3") {
