@@ -135,7 +135,8 @@ int tune_command(const Invocation& invocation) {
   if (results && is_json(*results)) t4.emplace(invocation, request, plan, *results);
   options.finished = [&](const bench::PlannedCase& planned,
                          std::span<const bench::RowResult> rows) {
-    const std::vector<bench::TunedTile> tiles = bench::fastest_tiles(planned, rows, request.settings.race);
+    const std::vector<bench::TunedTile> tiles =
+        bench::fastest_tiles(planned, rows, request.settings.race);
     for (const bench::TunedTile& tuned : tiles) {
       if (!json) print(tuned);
       found.put(tuned);

@@ -91,17 +91,17 @@ def library(op: str, **arrays: Array) -> Library:
                 f"{op}: {name}: holds a {type(array).__name__}, expected an array of NumPy, PyTorch or the array API"
             )
     like = next(iter(arrays.values()))
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.is_grad_enabled():
+        for name, array in arrays.items():
+            if getattr(array, "requires_grad", False):
+                raise ValueError(
+                    f"{op}: {name}: holds a tensor that requires a gradient, expected one without; "
+                    f"katt.torch.{op} computes gradients"
+                )
     if isinstance(like, numpy.ndarray):
         return NumPyLibrary(like)
-    torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
-        if torch.is_grad_enabled():
-            for name, array in arrays.items():
-                if getattr(array, "requires_grad", False):
-                    raise ValueError(
-                        f"{op}: {name}: holds a tensor that requires a gradient, expected one without; "
-                        f"katt.torch.{op} computes gradients"
-                    )
         return TorchLibrary(torch, like)
     made_by = namespace(like)
     if made_by is None:

@@ -1,6 +1,7 @@
 """The functions NAME and NAME_backward of every operator, made from its schema (_schema.py). Modules beside this one
 have those that want more than a schema says."""
 
+import sys
 from collections.abc import Sequence
 
 import numpy
@@ -99,6 +100,14 @@ def library_of(plan: Plan, inputs: Sequence, given: Sequence) -> Library:
     return library(plan.op, **arrays)
 
 
+def written(given: Sequence[Array]) -> None:
+    """Tells PyTorch's autograd of arrays of the caller that have other values now."""
+    torch = sys.modules.get("torch")
+    for array in given:
+        if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
+            torch.autograd.graph.increment_version(array)
+
+
 def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
     """The body of every function: allocates the results, runs the pass and returns them."""
     lib = library_of(plan, inputs, given)
@@ -116,6 +125,7 @@ def run(plan: Plan, inputs, given, extents, numbers, flags, variant, tile):
                     f"as {plan.names[0]} has"
                 )
         launch(plan, inputs, given, numbers, choice)
+        written(given)
         return given[0] if len(given) == 1 else given
     counts = [natural(plan.op, name, extent) for name, extent in zip(plan.extents, extents, strict=True)]
     wanted = results(plan, inputs, counts, flags)

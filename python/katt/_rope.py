@@ -26,7 +26,7 @@ def rope_cache(
     like: an array of the library that the result is to be of; NumPy if None.
 
     ValueError for rows and head_dim that are no numbers of elements, an odd head_dim, a theta or a scaling that is not
-    finite and positive, other `angles`.
+    finite and positive, another rope_type, other `angles`.
     """
     if angles not in ("f32", "f64"):
         raise ValueError(f"rope_cache: angles: holds {angles}, expected f32 or f64")
@@ -36,6 +36,9 @@ def rope_cache(
     if scaling is not None:
         if not isinstance(scaling, Mapping):
             raise refused("rope_cache", "scaling", scaling, "a mapping")
+        kind = scaling.get("rope_type", scaling.get("type", "llama3"))
+        if kind != "llama3":
+            raise ValueError(f"rope_cache: scaling: holds rope_type {kind!r}, expected llama3 or none at all")
         keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         missing = [key for key in keys if key not in scaling]
         if missing:

@@ -32,8 +32,11 @@ class SweepError(RuntimeError):
     named holds what was finished, and resume=True goes on."""
 
     def __init__(self, message: str, status: int):
-        super().__init__(message)
+        super().__init__(message, status)  # as it is pickled
         self.status = status
+
+    def __str__(self):
+        return self.args[0]
 
 
 def sweep(

@@ -6,7 +6,7 @@ from . import _katt
 from ._arrays import Array, call, library, natural, refused, shape_of
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TernaryWeight:
     """The result of ternary_pack, in memory of the library and device of its argument: a weight
     (out_features, in_features) quantised to s_w · {-1, 0, 1} and packed 4 or 5 to a byte. It does

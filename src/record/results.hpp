@@ -41,7 +41,8 @@ struct RowResult {
   std::size_t tensor_bytes = 0;          ///< bytes of these for inputs and outputs
   double max_abs_err = 0;
   double mean_abs_err = 0;
-  double worst_abs_err = 0;  ///< the largest of all checks: with other inputs, and after timing, too
+  double worst_abs_err =
+      0;  ///< the largest of all checks: with other inputs, and after timing, too
   io::Profile profile{};
   std::optional<Exchange> exchange{};  ///< for an operator of several ranks
   std::string note{};                  ///< remarks for a reader of the times

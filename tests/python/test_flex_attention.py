@@ -312,3 +312,29 @@ def test_refusals():
     ]:
         with pytest.raises(ValueError, match=words):
             call()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_heads_of_a_group_see_the_blocks_of_their_own_lists(full):
+    """Lists may say more than the mask's function does."""
+    q, k, v, _ = tensors(torch.float32, kv_heads=2, length=128)
+    counts = torch.tensor([1, 2, 2, 1]).view(1, HEADS, 1).expand(1, HEADS, 2).int()
+    lists = (counts, torch.tensor([0, 1]).expand(1, HEADS, 2, 2).int())
+    none = (torch.zeros_like(lists[0]), lists[1])
+    blocks = (*none, *lists) if full else lists
+    mask = flex.BlockMask.from_kv_blocks(*blocks, BLOCK_SIZE=64)
+    out = kt.flex_attention(q, k, v, None, mask, enable_gqa=True)
+
+    def listed(b, h, q, k):
+        return k // 64 < counts[0, :, 0][h]
+
+    expected, _ = exact(*(x.double() for x in (q, k, v)), None, listed, enable_gqa=True)
+    torch.testing.assert_close(out, expected.float(), atol=2e-5, rtol=0)
+
+
+def test_small_numbers_of_log1p_and_expm1():
+    q, k, v, _ = tensors(torch.float32, length=40)
+    for rule in (lambda s, b, h, q, k: s + 1e6 * torch.log1p(k * 1e-6), lambda s, b, h, q, k: s + 1e6 * torch.expm1(-k * 1e-6),
+                 lambda s, b, h, q, k: s - torch.log1p((q - k).abs() * 0.5), lambda s, b, h, q, k: s + torch.expm1(k * 0.1)):
+        expected, _ = exact(*(x.double() for x in (q, k, v)), lambda s, b, h, q, k, rule=rule: rule(s, b, h, q.double(), k.double()), None)
+        torch.testing.assert_close(kt.flex_attention(q, k, v, rule), expected.float(), atol=2e-5, rtol=0)

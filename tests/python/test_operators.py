@@ -228,6 +228,15 @@ def test_refused_shapes(generator):
         katt.embedding(numpy.zeros(3, numpy.int32), q[0, 0])
 
 
+def test_arrays_that_share_memory():
+    memory = numpy.arange(72, dtype=numpy.float32)
+    with pytest.raises(ValueError, match="convert: out: shares memory with x, expected memory of its own"):
+        katt.convert_dtype(memory[:64].reshape(8, 8), memory[8:].reshape(8, 8))
+    columns = memory.reshape(6, 12)  # beside each other they share none
+    katt.convert_dtype(columns[:, :6], columns[:, 6:])
+    assert (columns[:, :6] == columns[:, 6:]).all()
+
+
 def test_an_array_that_cannot_be_written(generator):
     x = normal(generator, "float32", 4, 6)
     out = numpy.frombuffer(bytes(4 * 6 * 2), numpy.float16).reshape(4, 6)

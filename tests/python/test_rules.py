@@ -349,12 +349,22 @@ def test_what_is_no_rule_of_pytorch_is_refused_by_line():
     def wide(score, b, h, q, k):
         return score + table.double()[h, k]
 
-    line = {rule: f"test_rules.py:{rule.__code__.co_firstlineno + 1}" for rule in (sine, branch, row, wide)}
+    def narrow(score, b, h, q, k):
+        return score + (k * 100).to(torch.int8)
+
+    bytes = torch.arange(8, dtype=torch.uint8)
+
+    def wrapping(score, b, h, q, k):
+        return score + (bytes[k] + bytes[k])
+
+    line = {rule: f"test_rules.py:{rule.__code__.co_firstlineno + 1}" for rule in (sine, branch, row, wide, narrow, wrapping)}
     for rule, words in [
         (sine, f"{line[sine]}: calls sin, which rules do not have"),
         (branch, f"{line[branch]}: asks for the value of a tensor"),
         (row, "row: returns a result of shape (7,), expected one number of type float32"),
         (wide, f"{line[wide]}: _to_copy makes a tensor of torch.float64, expected float32, bool or an integer"),
+        (narrow, f"{line[narrow]}: converts to torch.int8, expected float32, bool or an integer of 32 bits"),
+        (wrapping, f"{line[wrapping]}: calls add of torch.uint8, which wraps around"),
     ]:
         with pytest.raises(RuleError) as refused:
             torch_trace_.trace(rule)

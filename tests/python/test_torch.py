@@ -120,6 +120,30 @@ def test_ternary_linear():
         close(found, expected)
 
 
+def test_a_gradient_that_is_no_number():
+    """As of a loss scale that overflows: the step is skipped, not the program ended."""
+    for scale in (float("inf"), float("nan")):
+        logits = torch.randn(2, 8, requires_grad=True)
+        (kt.cross_entropy(logits, torch.tensor([0, 1])) * scale).backward()
+        assert not logits.grad.isfinite().any()
+
+
+def test_gradients_that_nobody_computes_are_refused():
+    cache = katt.rope_cache(4, 8, like=torch.empty(0)).requires_grad_()
+    with pytest.raises(ValueError, match="rope: cache: holds a tensor that requires a gradient, expected one without"):
+        kt.rope(torch.randn(1, 2, 4, 8), cache)
+    with pytest.raises(ValueError, match="rmsnorm: weight: holds a tensor that requires a gradient"):
+        katt.rmsnorm(torch.randn(2, 8).numpy(), torch.randn(8, requires_grad=True))
+
+
+def test_autograd_learns_of_an_array_that_was_written():
+    a, c = torch.ones(4, requires_grad=True), torch.zeros(4)
+    product = a * c
+    katt.convert_dtype(torch.arange(4.0), c)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
 def test_tensors_that_require_gradients_are_not_taken_by_katt():
     q = torch.randn(1, 2, 4, 8, requires_grad=True)
     with pytest.raises(ValueError, match="attention: q: holds a tensor that requires a gradient"):

@@ -73,11 +73,30 @@ def test_finite_numbers_of_a_mask_stay_finite(dtype):
     close(out, torch.stack([v[0, 0, :2].mean(0), v[0, 0].mean(0)])[None, None])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_that_is_too_low_has_a_gradient(dtype):
+    k, v = (torch.randn(1, 1, 2, 8).to(dtype) for _ in range(2))
+    q = torch.zeros_like(k)
+    low = torch.full((2, 2), torch.finfo(torch.float32).min, requires_grad=True)
+    kt.scaled_dot_product_attention(q, k, v, low).sum().backward()
+    same = torch.zeros(2, 2, requires_grad=True)
+    kt.scaled_dot_product_attention(q, k, v, same).sum().backward()
+    close(low.grad, same.grad)
+
+
+def test_autocast_casts_a_mask():
+    q, mask = torch.randn(1, 2, 4, 8), torch.randn(4, 4).half()
+    with torch.autocast("cpu", torch.bfloat16):
+        close(kt.scaled_dot_product_attention(q, q, q, mask), F.scaled_dot_product_attention(q, q, q, mask))
+
+
 def test_sdpa_refuses_by_name():
     q = torch.randn(1, 2, 4, 8)
     wide, narrow, same = torch.randn(1, 2, 4, 264), torch.randn(1, 2, 4, 7), [q, q, q]
     for message, tensors, options in (
         ("dropout_p: holds 0.5, expected 0: katt has no dropout", same, {"dropout_p": 0.5}),
+        ("dropout_p: holds -0.1, expected 0", same, {"dropout_p": -0.1}),
+        ("scale: holds a tensor, expected a number", same, {"scale": torch.tensor(0.5)}),
         ("attn_mask: holds a mask beside is_causal=True", same, {"is_causal": True, "attn_mask": torch.ones(4, 4)}),
         ("query: holds torch.float64, expected float32", [q.double(), q, q], {}),
         ("query: holds head_dim 264, expected at most 256", [wide, wide, wide], {}),

@@ -206,6 +206,18 @@ def result(grid, kind):
 LN2 = math.log(2.0)
 
 
+def nearby(a, limit, factors, far):
+    """a · factors[0] + a² · factors[1] + … where |a| < limit, else `far`."""
+    program = a.program
+    a = converted(a, REAL)
+    is_near = promoted(program, "less", [promoted(program, "absolute", [a]), constant(program, limit)], REAL)
+    x = where(is_near, a, constant(program, 0.0))
+    sum = constant(program, factors[-1])
+    for factor in factors[-2::-1]:
+        sum = real("add", [real("multiply", [sum, x]), constant(program, factor)])
+    return where(is_near, real("multiply", [sum, x]), far)
+
+
 def one_operand(name, a):
     """Functions of reals that NumPy and PyTorch have by these names, made of the program's."""
     program = a.program
@@ -217,10 +229,12 @@ def one_operand(name, a):
             return real("exp", [real("multiply", [a, constant(program, LN2)])])
         case "log2":
             return real("multiply", [real("log", [a]), constant(program, 1 / LN2)])
-        case "log1p":
-            return real("log", [real("add", [one, a])])
+        case "log1p":  # near 0 a series: 1 + a would lose the digits of a
+            far = real("log", [real("add", [one, a])])
+            return nearby(a, 0.1, [(-1) ** (n + 1) / n for n in range(1, 9)], far)
         case "expm1":
-            return real("subtract", [real("exp", [a]), one])
+            far = real("subtract", [real("exp", [a]), one])
+            return nearby(a, 0.25, [1 / math.factorial(n) for n in range(1, 8)], far)
         case "rsqrt":
             return real("divide", [one, real("sqrt", [a])])
         case "reciprocal":

@@ -149,6 +149,8 @@ COMPARED = {"eq": ("equal", False), "ne": ("not_equal", False), "lt": ("less", F
             "gt": ("less", True), "ge": ("less_equal", True)}  # fmt: skip
 LOGICAL = {"bitwise_and": "and", "logical_and": "and", "bitwise_or": "or", "logical_or": "or", "bitwise_not": "not",
            "logical_not": "not"}  # fmt: skip
+WRAPPING = {torch.int8, torch.int16, torch.uint8}
+NARROW = {*WRAPPING, torch.float16, torch.bfloat16}
 SAME = {"alias", "detach", "clone", "lift_fresh_copy", "lift_fresh", "contiguous"}
 
 
@@ -165,6 +167,8 @@ def operation(program, node, args, kwargs):
     def grid(item):
         return item if isinstance(item, Grid) else grids.constant(program, item)
 
+    if value.dtype in WRAPPING and name in (*BINARY, "neg", "rsub", "abs", "pow", "remainder"):
+        raise RuleError(f"calls {name} of {value.dtype}, which wraps around; expected integers of 32 bits or more")
     if name in BINARY:
         a, b = grid(args[0]), grid(args[1])
         if kwargs.get("alpha", 1) != 1:
@@ -206,6 +210,8 @@ def operation(program, node, args, kwargs):
     if name == "pow" and not isinstance(args[1], Grid) and isinstance(args[0], Grid):
         return grids.power(args[0], args[1])
     if name == "_to_copy":
+        if value.dtype in NARROW:
+            raise RuleError(f"converts to {value.dtype}, expected float32, bool or an integer of 32 bits or more")
         return grids.converted(args[0], type)
     if name in ("scalar_tensor", "full"):
         return grids.converted(grid(args[0] if name == "scalar_tensor" else args[1]), type)

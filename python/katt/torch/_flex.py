@@ -131,7 +131,11 @@ def flex_attention(
     scale = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
     number = next(NUMBERS)
     RULES[number] = rule
-    blocks, size = block_states(block_mask, *query.shape[:2], key.shape[1], query.shape[2], key.shape[2])
+    states, size = block_states(block_mask, *query.shape[:2], query.shape[2], key.shape[2])
+    blocks = of_groups(states, key.shape[1])
+    if states is not None and blocks is None:  # the heads of a group see other keys: each gets its own
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+        blocks = states
     needed = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *rule.captured))
     width = value.shape[-1]
     q, k, v = padded(query, width), padded(key, width), padded(value, query.shape[-1])
@@ -183,8 +187,8 @@ def shows_all(block_mask):
     return block_mask is not None and min(block_mask.BLOCK_SIZE) >= EVERYTHING
 
 
-def block_states(block_mask, batch, heads, kv_heads, length, keys):
-    """The blocks as the kernels take them, (batch or 1, kv_heads or 1, rows, columns): 0 where no query sees a key, 1
+def block_states(block_mask, batch, heads, length, keys):
+    """The blocks as the kernels take them, (batch or 1, heads or 1, rows, columns): 0 where no query sees a key, 1
     where all see all, 2 where the mask's rule says it; and their size. (None, 0) without a mask."""
     if block_mask is None:
         return None, 0
@@ -203,11 +207,18 @@ def block_states(block_mask, batch, heads, kv_heads, length, keys):
     size = math.gcd(rows, columns)
     states = states.repeat_interleave(rows // size, 2).repeat_interleave(columns // size, 3)
     states = states[:, :, : -(-length // size), : -(-keys // size)]
-    if mask_heads > 1:  # the heads of a group share their keys: what one of them sees is live
-        states = states.unflatten(1, (kv_heads, heads // kv_heads))
-        least, most = states.amin(2), states.amax(2)
-        states = torch.where(least == most, most, 2)
     return states.to(torch.uint8).contiguous(), size
+
+
+def of_groups(states, kv_heads):
+    """The blocks of heads that share their keys, (…, kv_heads or 1, …); None where they differ in what none sees."""
+    if states is None or states.shape[1] == 1:
+        return states
+    states = states.unflatten(1, (kv_heads, -1))
+    least, most = states.amin(2), states.amax(2)
+    if ((least == 0) != (most == 0)).any():
+        return None
+    return torch.where(least == most, most, 2).to(torch.uint8).contiguous()
 
 
 def dense(counts, indices):

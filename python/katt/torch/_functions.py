@@ -112,6 +112,12 @@ class Differentiated:
 
     def save(self, ctx, inputs, output):
         tensors, _, numbers, _, _ = self.forward.parts(inputs)
+        for tensor, gradient, is_wanted in zip(self.forward.plan.inputs, self.gradients, ctx.needs_input_grad, strict=False):
+            if is_wanted and gradient is None:
+                raise ValueError(
+                    f"{self.forward.plan.op}: {tensor.name}: holds a tensor that requires a gradient, expected one "
+                    "without: nobody computes it"
+                )
         results = (output,) if isinstance(output, Tensor) else output
         present = {condition for condition, i in self.conditions.items() if tensors[i] is not None}
         saved = []

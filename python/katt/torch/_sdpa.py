@@ -34,10 +34,10 @@ def scaled_dot_product_attention(
     scale: of the scores; 1 / sqrt(E) if None.
     enable_gqa: key and value may have fewer heads, which divide those of the query.
 
-    ValueError for shapes and dtypes that do not fit together, and for what Katt does not compute: dropout_p > 0, other
+    ValueError for shapes and dtypes that do not fit together, and for what Katt does not compute: a dropout_p but 0, other
     dtypes than float32, float16 and bfloat16, E or Ev above 256.
     """
-    check(query, key, value, attn_mask, dropout_p, is_causal)
+    check(query, key, value, attn_mask, dropout_p, is_causal, scale)
     device = query.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -66,9 +66,11 @@ def refuse(name, holds, expected):
     raise ValueError(f"scaled_dot_product_attention: {name}: holds {holds}, expected {expected}")
 
 
-def check(query, key, value, attn_mask, dropout_p, is_causal):
-    if dropout_p > 0:
+def check(query, key, value, attn_mask, dropout_p, is_causal, scale):
+    if not dropout_p == 0:
         refuse("dropout_p", dropout_p, "0: katt has no dropout")
+    if isinstance(scale, Tensor):
+        refuse("scale", "a tensor", "a number: it has no gradient")
     if attn_mask is not None and is_causal:
         refuse("attn_mask", "a mask beside is_causal=True", "one of them")
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -114,9 +116,29 @@ def four_axes(x, lead):
     return x[(None,) * (2 - len(lead))]
 
 
+def rounded(mask, dtype):
+    """The mask in another dtype, in which its finite numbers stay finite."""
+    limit = torch.finfo(dtype).max
+    return torch.where(mask.isinf(), mask, mask.float().clamp(-limit, limit)).to(dtype)
+
+
+class Rounded(torch.autograd.Function):
+    """rounded(), with the gradient of a rounding: that of the result, also where the number was too large."""
+
+    @staticmethod
+    def forward(ctx, mask, dtype):
+        ctx.dtype = mask.dtype
+        return rounded(mask, dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.to(ctx.dtype), None
+
+
 def bias_of(mask, dtype, lead, scores):
     """The term added to the scores, (batch or 1, heads or 1, L, S)."""
-    if mask.dtype not in (torch.bool, torch.float32, dtype):
+    is_cast = torch.is_autocast_enabled(mask.device.type) and mask.dtype in DTYPES  # as PyTorch's
+    if mask.dtype not in (torch.bool, torch.float32, dtype) and not is_cast:
         refuse("attn_mask", mask.dtype, f"bool, float32 or {dtype}")
     whole = (*lead, *scores)
     if mask.dim() > len(whole) or any(a not in (1, b) for a, b in zip(reversed(mask.shape), reversed(whole))):
@@ -124,8 +146,7 @@ def bias_of(mask, dtype, lead, scores):
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
     if mask.dtype != dtype:
-        limit = torch.finfo(dtype).max
-        mask = torch.where(mask.isinf(), mask, mask.clamp(-limit, limit)).to(dtype)
+        mask = Rounded.apply(mask, dtype) if mask.requires_grad else rounded(mask, dtype)
     if len(lead) > 2:
         return mask.expand(whole).flatten(0, -4)
     mask = mask[(None,) * (4 - mask.dim())]

@@ -110,8 +110,7 @@ inline void add_all(Comparison& comparison, const char* name, std::span<const fl
   const double limit = error_limit(expected, dtype);
   for (const ExpectedValue& value : expected) {
     comparison.add(name, {value.index / columns, value.index % columns},
-                   got[static_cast<std::size_t>(value.index)], storable(value.exact, dtype),
-                   limit);
+                   got[static_cast<std::size_t>(value.index)], storable(value.exact, dtype), limit);
   }
 }
 
