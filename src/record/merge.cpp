@@ -188,7 +188,7 @@ class Merger {
       const std::set<std::string>& rest = whole.points.at(1);
       std::set<std::string> both = held;
       both.insert(rest.begin(), rest.end());
-      return both.size() == whole.rows.at(1);
+      return rest.size() < whole.rows.at(1) && both.size() == whole.rows.at(1);
     });
   }
 
@@ -234,7 +234,7 @@ std::vector<std::string> notes(const Merged& merged) {
   std::vector<std::string> lines;
   if (!merged.missing.empty()) {
     lines.push_back("missing: shard " + some_of(merged.missing) +
-                    "; its points are not in the file");
+                    "; none of its own rows is in the file");
   }
   if (!merged.unfinished.empty()) {
     lines.push_back("unfinished: shard " + some_of(merged.unfinished) +

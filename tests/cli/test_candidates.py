@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import h5py
 import numpy as np
@@ -193,6 +194,21 @@ def test_a_sweep_file_names_candidates_and_resume_knows_them(katt, tmp_path):
     (tmp_path / "own.py").write_text(NUMPY + "# edited\n")
     refused = katt.refuses("sweep", "sweep.toml", "-o", "out.h5", "--resume")
     assert "own.py: out.h5 holds rows of another file (" in refused and "SHA-256 " in refused
+
+
+def test_a_sweep_that_was_killed_knows_its_candidates(katt, tmp_path):
+    (tmp_path / "own.py").write_text(NUMPY)
+    arguments = ("sweep", "swiglu", "--tokens", 5, "--intermediate", "7:400:+1", *SWIGLU[4:], "--candidate",
+                 tmp_path / "own.py", "-o", "out.h5")  # fmt: skip
+    process = katt.start(*arguments)
+    while not (katt.folder / "out.h5").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    (tmp_path / "own.py").write_text(NUMPY + "# edited\n")
+    refused = katt(*arguments, "--resume")  # it removes what the killed one left
+    assert refused.returncode == 2 and "out.h5 holds rows of another file (" in refused.stderr
 
 
 def refusal(katt, text, *more):

@@ -150,6 +150,14 @@ def test_other_names_for_values(katt):
     assert len(lines) == 19 and "seq_q=2048" in plan.stdout and "seq_q=4096" in plan.stdout
 
 
+def test_a_value_that_is_missing_is_not_the_next_option(katt):
+    for arguments in (("run", "swiglu", "--in", "in.h5", "--out=", "--overwrite"),
+                      ("run", "swiglu", "--in", "in.h5", "--out", "--json"),
+                      ("sweep", "softmax", "--dtype=", "--dry-run"), ("sweep", "softmax", "-o=", "--rounds", "2")):  # fmt: skip
+        assert ": the value is missing" in katt.refuses(*arguments)
+    assert list(katt.folder.iterdir()) == []
+
+
 def test_a_dry_run_says_what_would_be_done(katt):
     arguments = ("sweep", "attention", "--seq", "64,256k", "--heads", "2", "--variant", "naive,flash,flash_amx",
                  "--dry-run")

@@ -150,6 +150,38 @@ def test_the_gradient_of_a_mask_is_written_where_the_case_asks_for_it(katt):
         assert "dmask" not in file and "dq" in file
 
 
+def test_a_finite_mask_is_finite_in_a_narrower_dtype(katt):
+    """A row of equal scores is their mean, however low they are."""
+    random = numpy.random.default_rng(3)
+    mask = numpy.zeros((1, 1, 3, 5), "f4")
+    mask[0, 0, 0], mask[0, 0, 1] = -1e9, numpy.finfo("f4").min
+    v = random.standard_normal((1, 1, 5, 8), dtype="f4")
+    with h5py.File(katt.folder / "in.h5", "w") as file:
+        file.attrs.update({"op": "attention", "dtype": "f32"})
+        file["q"], file["k"] = numpy.zeros((1, 1, 3, 8), "f4"), v
+        file["v"], file["mask"] = v, mask
+    for dtype, limit in (("f32", 1e-6), ("f16", 2e-3), ("bf16", 2e-2)):
+        katt.runs("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite", "--dtype", dtype)
+        with h5py.File(katt.folder / "out.h5") as file:
+            assert numpy.abs(file["out"][...] - v.mean(2, keepdims=True)).max() < limit
+
+
+def test_one_extent_of_a_tile_is_completed(katt):
+    mask_case(katt.folder)
+    for option in ("--tile-q", "--tile-kv"):
+        katt.runs("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite", "--variant", "flash", option, 128)
+        with h5py.File(katt.folder / "out.h5") as file:
+            assert file.attrs[option[2:].replace("-", "_")] == 128
+    assert "tile 17x* is not among those of flash" in katt.refuses(
+        "run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite", "--variant", "flash", "--tile-q", 17)
+
+
+def test_a_flag_is_0_or_1(katt):
+    mask_case(katt.folder, causal=2)
+    line = katt.refuses("run", "attention", "--in", "in.h5", "--out", "out.h5")
+    assert "in.h5: attribute causal: holds 2, expected 0 or 1" in line
+
+
 def test_the_gradient_of_no_mask_is_refused(katt):
     mask_case(katt.folder, mask_gradient=1)
     with h5py.File(katt.folder / "in.h5", "r+") as file:

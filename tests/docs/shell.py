@@ -43,6 +43,7 @@ ELSEWHERE = {
     "nsys": "needs a GPU and NVIDIA's profiler",
     "cc": "compiles the kernels that the fixture of test_code_blocks.py compiles, too",
     "cd": "the commands run in one folder",
+    "qemu-aarch64": "needs a cross build; scripts/test_aarch64 runs it",
     "mine": "the program of the reader; tests/structure/install_and_consume builds and runs one",
     "test_ops": "scripts/test runs it",
     "test_io": "minutes; scripts/test runs it",

@@ -57,6 +57,8 @@ TEST_F(Sysfs, ACounterWrapsAround) {
   const auto before = energy.read();
   zone("intel-rapl:0", "package-0", "500");
   EXPECT_NEAR(energy.joules_between(before, energy.read()), 1.5e-3, 1e-12);
+  EXPECT_TRUE(std::isnan(energy.joules_between({std::uint64_t{1} << 62}, energy.read())))
+      << "beyond its range";
 }
 
 TEST_F(Sysfs, EnergyThatCannotBeReadIsRefused) {

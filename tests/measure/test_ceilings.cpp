@@ -76,6 +76,12 @@ TEST(Ceiling, NoRateBeyondThemIsPossible) {
   EXPECT_EQ(reason(Dtype::f32, sum, 2.0), "") << "a part may lie in a cache";
   EXPECT_NE(reason(Dtype::f32, sum, 0.1), "");
   EXPECT_EQ(impossible_rate({}, Backend::serial, Dtype::f32, 1, product, 1e-9), "");
+  std::vector<io::CeilingRow> unknown = ceilings;
+  unknown.back().value = std::numeric_limits<double>::quiet_NaN();  // its own level
+  EXPECT_NE(impossible_rate(unknown, Backend::serial, Dtype::f32, 1, sum, 0.1), "");
+  unknown.pop_back();
+  EXPECT_EQ(impossible_rate(unknown, Backend::serial, Dtype::f32, 1, sum, 0.1), "")
+      << "nobody knows how near the data lay";
 }
 
 }  // namespace

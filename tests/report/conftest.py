@@ -63,3 +63,4 @@ def unrendered(request, monkeypatch):
     """Figures are made but not rendered, which takes most of a report's time, unless a test is marked `rendered`."""
     if request.node.get_closest_marker("rendered") is None:
         monkeypatch.setattr(Figure, "savefig", lambda _figure, file, **_options: file.write(b"<svg/>"))
+        monkeypatch.setattr("katt_report.pages.output.of_few_colours", lambda png: png)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from PIL import Image
 
 from katt_report.errors import FAILURES, InputError
 from katt_report.figures import style
@@ -30,9 +31,20 @@ def render(figure: Figure, formats: tuple[str, ...] = ("svg", "png")) -> tuple[b
         _settle_layout(figure, min(formats, key=lambda kind: kind != "png"))
         for kind in set(formats):
             file = io.BytesIO()
-            figure.savefig(file, format=kind, metadata=_METADATA[kind])
-            made[kind] = file.getvalue()
+            options = {"pil_kwargs": {"compress_level": 1}} if kind == "png" else {}
+            figure.savefig(file, format=kind, metadata=_METADATA[kind], **options)
+            made[kind] = of_few_colours(file.getvalue()) if kind == "png" else file.getvalue()
     return tuple(made[kind] for kind in formats)
+
+
+def of_few_colours(png: bytes) -> bytes:
+    """The image with a palette of 256 colours, a third of the bytes: results lie in the repository."""
+    with Image.open(io.BytesIO(png)) as image:
+        palette = image.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    palette.putpalette([255 if part > 253 else part for part in palette.getpalette()])  # white is white
+    file = io.BytesIO()
+    palette.save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 class _SettledError(Exception):
