@@ -1,4 +1,5 @@
-"""The steps of the container recipes are the README's two commands and no others (scripts/in_bare_root tries them)."""
+"""The container recipe for CPUs runs the README's two commands and no others, that for CUDA the two of that preset
+(scripts/in_bare_root tries the first)."""
 
 import re
 from pathlib import Path
