@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -68,6 +69,20 @@ def refusal_of(done):
     lines = said_by_katt(done)
     assert (done.returncode, done.stdout, len(lines)) == (2, "", 1), (done.returncode, done.stdout, done.stderr)
     return lines[0]
+
+
+def ended(pid, zombies=True):
+    """True once a process has ended, within half a minute. Whoever inherits the children of a killed one may leave them
+    as zombies: the first process of a container does."""
+    for _ in range(300):
+        try:
+            state = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if zombies and state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
 
 
 class Runs:

@@ -266,12 +266,6 @@ def test_a_library_that_cannot_serve_is_refused(katt, tmp_path):
     assert "is no shared library" in refusal(katt, tmp_path / "program")
 
 
-def test_a_gpu_is_not_untrusted(katt, tmp_path):
-    if "cuda" not in json.loads(katt("info", "--json").stdout)["build"].get("backends", []):
-        pytest.skip("a build without CUDA")
-    assert "--untrusted" in refusal(katt, tmp_path / "x.so", "--untrusted", "--backend", "cuda")
-
-
 def caged_toy(folder, *, writes):
     """The toy of test_peers.py, which leaves files behind or not."""
     text = (ROOT / "tests" / "cli" / "toy_peer.py").read_text()

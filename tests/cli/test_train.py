@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import time
 
 import h5py
 import numpy as np
@@ -181,7 +180,8 @@ def test_a_token_outside_of_the_vocabulary_is_named(katt, random_model):
 def test_sigterm_saves_and_stops(katt, random_model, text):
     process = katt.start("train", "--model", random_model, "--text", text, "--steps", 1000000, "--batch", 2,
                          "--seq", 16, "--out", "out", "--threads", 1)
-    time.sleep(1.5)
+    while "step " not in process.stderr.readline():  # the first one is told
+        assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

@@ -90,6 +90,11 @@ def said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def is_option(option: str, text: str) -> bool:
+    """True where a text names an option, not only a longer one."""
+    return bool(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text))
+
+
 def digest(path: Path) -> str:
     """The hash of a file, or of the files of a folder with their names."""
     found = hashlib.sha256()
@@ -162,14 +167,14 @@ class Shell:
         assert script.is_file(), f"{words[0]}: there is no such script"
         text = script.read_text()
         for option in (word.split("=")[0] for word in words[1:] if word.startswith("--")):
-            assert option in text, f"{words[0]} has no option {option}"
+            assert is_option(option, text), f"{words[0]} has no option {option}"
 
     def check_options(self, words: list[str]):
         name = program_of(words)
         command = [word for word in words[1:2] if re.fullmatch(r"[a-z]+", word)]
         known = said(self.path_of(name), *command, "--help")
         for option in (word.strip("[](),").split("=")[0] for word in words if word.strip("[](,").startswith("--")):
-            assert option in known or option in self.axes_of(words), f"{name} {' '.join(command)} has no option {option}"
+            assert is_option(option, known + self.axes_of(words)), f"{name} {' '.join(command)} has no option {option}"
 
     def axes_of(self, words: list[str]) -> str:
         """The axes of the operator of a sweep."""

@@ -57,7 +57,7 @@ def test_attention_gradients(generator):
         expected = reference.gradient(
             lambda *tensors: reference.attention(*tensors, **options)[0], (q, k, v), index, dout
         )
-        close(found, expected, "float16" if index < 0 else "float32")
+        close(found, expected, "float32")
 
 
 def test_variants_and_tiles_agree(generator):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -139,7 +140,8 @@ def test_an_interrupt_ends_the_program(program, tmp_path, monkeypatch, script):
 
     def interrupt():
         while not started:
-            pass
+            time.sleep(0.01)
+        time.sleep(0.3)  # until it waits
         signal.pthread_kill(main, signal.SIGINT)  # Python alone gets it, as from a notebook
 
     threading.Timer(0.2, interrupt).start()
