@@ -8,7 +8,7 @@ install(
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS katt_candidate RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-# What the system's Python runs: the report, and candidates in Python.
+# Programs that the system's Python runs: the report, and candidates in Python.
 install(PROGRAMS drivers/package/katt-report drivers/package/katt-candidate-python DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(
   DIRECTORY drivers/report/katt_report drivers/peers/katt_peers

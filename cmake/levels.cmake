@@ -1,5 +1,5 @@
 # Levels of a CPU, the best first. A package holds a program for each, and starts the first one that a CPU can run
-# (docs/packages.md). KATT_CPU may name one. Of each level: what Kokkos calls it, the words of /proc/cpuinfo (vendor_id and
+# (docs/packages.md). KATT_CPU may name one. Each level has: Kokkos' name, the words of /proc/cpuinfo (vendor_id and
 # flags) that its programs need, and the compiler's options where Kokkos' own are not meant.
 set(katt_levels zen5 zen4 sapphirerapids skylake-avx512 haswell)
 

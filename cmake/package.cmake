@@ -8,8 +8,8 @@ endif()
 set(source ${PROJECT_SOURCE_DIR}/drivers)
 set(libraries lib/katt/libraries) # of the .tar.gz
 
-# Of each level. A package of Debian finds its libraries by the second entries. RPATH and not RUNPATH: it serves the libraries'
-# own libraries, too.
+# Programs of each level. A package of Debian finds its libraries by the second entries. RPATH and not RUNPATH: it
+# serves the libraries' own libraries, too.
 set_target_properties(katt_program PROPERTIES INSTALL_RPATH "\$ORIGIN/../libraries")
 target_link_options(katt_program PRIVATE -Wl,--disable-new-dtags)
 install(TARGETS katt_program katt_candidate RUNTIME DESTINATION lib/katt/${KATT_CPU} COMPONENT level EXCLUDE_FROM_ALL)

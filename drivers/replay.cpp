@@ -42,7 +42,7 @@ std::vector<double> costs(const bench::Replays& replays) {
   return costs;
 }
 
-/// What the replays of all spaces come to.
+/// Sums over the replays of all spaces.
 struct Total {
   std::size_t replays = 0, wrong = 0, exhaustive_wrong = 0;
   std::vector<double> costs{};

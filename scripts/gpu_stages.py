@@ -103,7 +103,7 @@ class Run:
             die(f"-o {options.output}: {error.strerror}, expected a folder to write to")
         except ValueError as error:
             die(f"{self.file}: no JSON ({error})")
-        # What nobody needs later: the unpacked bundle, the model.
+        # Folder of what nobody needs later: the unpacked bundle, the model.
         self.work = ROOT / "build" / "gpu_first" if options.first else self.out
         self.work.mkdir(parents=True, exist_ok=True)
         self.deadline = math.inf

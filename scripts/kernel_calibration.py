@@ -45,7 +45,7 @@ class Published:
 
     @property
     def pattern(self):
-        """What its name contains: the tile, then causal, local, softcap, lengths, pages, …"""
+        """Text that the kernel's name contains: the tile, then causal, local, softcap, lengths, pages, …"""
         def flags(*values):
             return ", ".join("true" if value else "false" for value in values)
         head_dim, causal = self.problem.head_dim, self.problem.causal

@@ -67,7 +67,7 @@ def width_of(operation):
 
 @dataclasses.dataclass
 class Path:
-    """What the units do for one warp along a path, in cycles unless the name says otherwise."""
+    """Work of the units for one warp along a path, in cycles unless the name says otherwise."""
     instructions: int = 0
     hgmma: float = 0.0  # of its warpgroup
     hmma: int = 0  # instructions
@@ -173,7 +173,7 @@ class Cycles:
 
     @property
     def uncovered(self):
-        """What products of others must hide: wgmma reads shared memory itself, mma.sync waits for LDSM."""
+        """Pipe cycles that products of others must hide: wgmma reads shared memory itself, mma.sync waits for LDSM."""
         return self.pipes + (self.shared if self.loop.hmma else 0)
 
     @property
@@ -245,11 +245,11 @@ class Cycles:
         return self.groups * (4096 * self.loop.hgmma + 4 * 4096 * self.loop.hmma)
 
     def tflops(self, clock=CLOCK, multiprocessors=MULTIPROCESSORS):
-        """Of the loop alone."""
+        """TFLOP/s of the loop alone."""
         return multiprocessors * self.flop * clock / self.iteration / 1e12
 
     def gb_s(self, memory_gb_s):
-        """Of a kernel that reads each byte once: what the loop takes in, or the memory's speed."""
+        """GB/s of a kernel that reads each byte once: what the loop takes in, or the memory's speed."""
         return min(READ_SHARE * memory_gb_s, MULTIPROCESSORS * self.fill_bytes * CLOCK / self.iteration / 1e9)
 
 
@@ -333,7 +333,7 @@ class Attention:
 
     @property
     def flop(self):
-        """Of the forward pass: 4·head_dim a visible pair. The backward pass has 2.5 times as many."""
+        """Operations of the forward pass: 4·head_dim a visible pair. The backward pass has 2.5 times as many."""
         return 4 * self.pairs * self.head_dim
 
 

@@ -22,7 +22,7 @@ def rules_for(kernel, tuned):
 
 
 def objections(found, tuned):
-    """What the kernels of a program, architecture -> rows, do against the rules, a line each."""
+    """Violations of the rules by the kernels of a program (found: architecture -> rows), a line each."""
     for rule in tuned:
         architectures = [name for name in found if compiled_for(name, rule["sm"])]
         rows = [(name, row) for name in architectures for row in found[name]
@@ -65,7 +65,7 @@ def objections_to_memory(row, loads, narrow=0):
 
 
 def objections_to_loop(row, rule):
-    """Of kernels whose cycles are counted: where the wait for products stands, and instructions of an iteration."""
+    """Objections to kernels with cycles: where the wait for products stands, and instructions of an iteration."""
     if row.get("cycles") is None:
         return
     loop = row["cycles"].loop

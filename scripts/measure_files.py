@@ -1,4 +1,4 @@
-"""What scripts/measure puts beside a measured file, and into it: figures, README.md, the file's origin."""
+"""Additions of scripts/measure: figures and README.md beside a measured file, the file's origin in it."""
 
 import fnmatch
 import json
@@ -45,7 +45,7 @@ def write_readme(folder: Path) -> None:
 
 
 def add_origin(step, form, path: Path, info: dict) -> None:
-    """What a file without rows of operators does not hold: its command and code; machine, build and day of an experiment's
+    """Adds what a file without rows of operators lacks: its command and code; machine, build and day of an experiment's
     JSON."""
     from katt_report.published.source import open_source
 

@@ -79,7 +79,7 @@ def qualify(xml: Path):
         tree.write(file, encoding="utf-8")
 
 
-# What the names say
+# Descriptions of the names
 
 
 def said(element) -> str:
@@ -116,7 +116,7 @@ def names(xml: Path):
 
 
 def is_given(member) -> bool:
-    """What the language gives every class: copies, moves, defaults, the destructor."""
+    """True for what the language gives every class: copies, moves, defaults, the destructor."""
     name, arguments = member.findtext("name"), member.findtext("argsstring") or ""
     if arguments.rstrip().endswith(("=default", "=delete", "= default", "= delete")) or name.startswith("~"):
         return True

@@ -131,7 +131,7 @@ def parsed(folder: Path, stub: str):
 
 
 def lacks(module, name, owner=""):
-    """What a public name does not say."""
+    """Gaps in the docstring of a public name, a line each."""
     full = ".".join(part for part in (module, owner, name.name) if part)
     if not name.doc:
         yield f"{full}: has no docstring"

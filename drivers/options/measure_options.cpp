@@ -72,7 +72,7 @@ Values names_of(const bench::SweepRequest& request,
           .is_list = true};
 }
 
-/// What --tile takes: auto, presets of devices, and the tiles of the variants.
+/// Values that --tile takes: auto, presets of devices, and the tiles of the variants.
 std::vector<std::string> tile_names(const bench::Operator& op) {
   std::vector<std::string> names{"auto"};
   for (const std::string& name : bench::preset_names(op)) bench::add_once(names, name);

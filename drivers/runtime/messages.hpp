@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string>
 
-/// What the program says for people: notes, warnings and progress, on stderr. Results go to stdout,
+/// Messages of the program: notes, warnings and progress, on stderr. Results go to stdout,
 /// whatever the volume is. Say nothing before the input is checked: a refusal is the only line.
 namespace katt::impl {
 

@@ -145,7 +145,7 @@ def checked_rule(function, like):
 
 
 def present(**arrays):
-    """Those that are given."""
+    """The arrays that are given, by name."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 

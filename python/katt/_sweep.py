@@ -70,9 +70,9 @@ def sweep(
     arrays: the arrays of functions, "numpy" or "torch".
     score_rule: for "attention": a score rule as katt.attention takes it, of NumPy's functions, or a katt.Rule; a list
         of these and "none"; or a dict of rules by name: entries of a file that say score_rule = "NAME" find theirs in
-        it. A rule's rows have its name, and their float64 reference is the same rule, score by score. What it captures
-        must have elements for every point of the sweep. It runs on the CPU. The peers "torch_flex", "torch_flex_eager",
-        "torch_eager" and "torch_compile" compute it, too; a function of yours must do so itself.
+        it. A rule's rows have its name, and their float64 reference is the same rule, score by score. Its captured
+        arrays must have elements for every point of the sweep. It runs on the CPU. The peers "torch_flex",
+        "torch_flex_eager", "torch_eager" and "torch_compile" compute it, too; a function of yours must do so itself.
     output: the result file; a temporary one, which lives as long as the Result, if None.
     progress: show the program's progress.
 

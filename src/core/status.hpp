@@ -10,7 +10,7 @@ namespace katt {
 /// was launched in its place), or failed with a reason.
 class [[nodiscard]] Status {
  public:
-  /// What became of the request.
+  /// Outcome of the request.
   enum class Code {
     ok,       ///< done, or launched
     skipped,  ///< refused: it cannot run here, and nothing was launched

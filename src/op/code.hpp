@@ -26,7 +26,7 @@ struct CodeTable {
 };
 
 namespace impl {
-/// What cmake/write_code.py found in this build; empty where it could not run.
+/// Code that cmake/write_code.py found in this build; empty where it could not run.
 [[nodiscard]] CodeTable code_table();
 }  // namespace impl
 

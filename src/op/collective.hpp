@@ -30,7 +30,7 @@ struct Exchange {
 };
 
 /// A variant made ready on the ranks of a group. All of them call each function, run() and fence()
-/// aside. What goes wrong in run() on one rank ends the job: the others wait for its messages.
+/// aside. An error in run() on one rank ends the job: the others wait for its messages.
 class CollectiveCandidate : public Candidate {
  public:
   explicit CollectiveCandidate(ranks::Communicator group) : group_(std::move(group)) {}
@@ -94,7 +94,7 @@ class CollectiveOperator : public Operator {
 /// with its rank.
 void on_all_ranks(const ranks::Communicator& group, const std::function<void()>& f);
 
-/// What the times of so many threads on each rank of a group are worth: "", or that they say nothing
+/// Note on the times of so many threads on each rank of a group: "", or that they mean nothing
 /// because the threads of a host share its cores.
 [[nodiscard]] std::string note_of_times(const ranks::Communicator& group, int threads);
 

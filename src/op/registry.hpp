@@ -160,7 +160,7 @@ class Candidate {
   /// Which units of the machine run() uses, e.g. "amx"; "" where the candidate does not say.
   [[nodiscard]] virtual std::string engine() const { return ""; }
   /// The most memory that a run held at a time, inputs and outputs included, where it happens in
-  /// another process and that process tells. What runs here is seen by memory::Scope.
+  /// another process and that process tells. memory::Scope sees what runs here.
   [[nodiscard]] virtual std::optional<memory::Bytes> peak() const { return std::nullopt; }
   /// The process that runs; 0 is this one.
   [[nodiscard]] virtual int process() const { return 0; }

@@ -36,7 +36,7 @@ struct Problem;
 
 namespace katt::op {
 
-/// What the functions of Python say besides shapes: formulas, and where they come from.
+/// Docstrings of Python's functions besides shapes: formulas, and where they come from.
 struct Documentation {
   std::string_view forward;   ///< formula, and what a caller must know of the arguments
   std::string_view backward;  ///< formula of the gradients

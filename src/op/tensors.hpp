@@ -239,7 +239,7 @@ template <const auto& schema, class Args>
   return args;
 }
 
-/// Tensors that own their memory on a backend. Those that the problem lacks are left out.
+/// Tensors that own their memory on a backend. Tensors that the problem lacks are left out.
 class DeviceTensors {
  public:
   DeviceTensors() = default;

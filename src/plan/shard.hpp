@@ -42,7 +42,7 @@ inline const PlannedCase& case_of(const Task& task) { return task.planned; }
 [[nodiscard]] PlannedCase wanted_of(std::span<const PlannedCase> plan, std::uint64_t number,
                                     Indices& wanted);
 
-/// What one part of a sweep measures, in the order of the plan.
+/// One part of a sweep: its tasks in the order of the plan.
 struct Part {
   std::vector<Task> tasks;
   Shard shard;

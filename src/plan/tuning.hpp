@@ -57,7 +57,7 @@ class Tuning {
   [[nodiscard]] std::optional<Setting> find(const Operator& op, const Point& point,
                                             const std::string& variant) const;
 
-  /// What a user of find() should know: the tile is stale, because the variant's code or the
+  /// Warning for a user of find(): the tile is stale, because the variant's code or the
   /// machine is another one than when it was tuned; or the file has tiles of other machines only.
   /// Empty: nothing.
   [[nodiscard]] std::string remark(const Operator& op, const Point& point,

@@ -46,7 +46,7 @@ std::string problem_of_library(const fs::path& path) {
   return {};
 }
 
-/// What the loader says, without the path that it begins with.
+/// The loader's message without the path that it begins with.
 std::string without_path(std::string text, const fs::path& path) {
   const std::string begin = path.string() + ": ";
   return text.starts_with(begin) ? text.substr(begin.size()) : text;

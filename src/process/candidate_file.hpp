@@ -20,7 +20,7 @@ struct CandidateFile {
   std::vector<std::string> passes{};  ///< those that it has
 
   [[nodiscard]] bool is_python() const { return path.extension() == ".py"; }
-  /// What a result file says of it.
+  /// Description of the file in a result file.
   [[nodiscard]] std::string description(bool untrusted) const {
     return about + (about.empty() ? "" : "; ") + "SHA-256 " + sha256 +
            (untrusted ? "; untrusted" : "");

@@ -218,7 +218,7 @@ void PeerProcess::wait_for_stop() {
   stopped_ = true;
 }
 
-/// What a child sends unasked cannot be the reply to a request.
+/// Refuses bytes that a child sent unasked: they cannot be the reply to a request.
 void PeerProcess::refuse_more() {
   std::array<char, 256> bytes{};
   const ssize_t n = recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);

@@ -205,7 +205,8 @@ void limit(int resource, std::size_t most) {
   if (setrlimit(resource, &value) != 0) fail("setrlimit");
 }
 
-/// What root may do beyond others, but to read files: a sweep by root reads its user's kernels.
+/// Drops root's rights beyond those of others, except to read files: a sweep by root reads its
+/// user's kernels.
 void drop_capabilities() {
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   std::array<__user_cap_data_struct, 2> sets{};

@@ -13,8 +13,8 @@ struct SandboxLimits {
   std::size_t data_bytes = 0;  ///< of private writable memory, stacks of threads included
 };
 
-/// What this system lacks for enter_sandbox(): "landlock, which Linux has since 5.13"; empty when
-/// nothing is missing.
+/// Feature that enter_sandbox() needs and this system lacks: "landlock, which Linux has since
+/// 5.13"; empty when nothing is missing.
 [[nodiscard]] std::string missing_for_sandbox();
 
 /// Puts the calling process, which must have one thread, into the cage; programs that it executes

@@ -54,8 +54,8 @@ struct Field {
   }
 };
 
-/// What a row says, in the order of its columns: those of schema 1 (docs/schema.md), then Katt's own. The axes of attention are
-/// among them, and are filled in from the point.
+/// Fields of a row in the order of its columns: those of schema 1 (docs/schema.md), then Katt's
+/// own. The axes of attention are among them, and are filled in from the point.
 std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
                                const RowOrigin& origin) {
   const Point& point = planned.point;
@@ -108,8 +108,8 @@ std::vector<Field> base_fields(const PlannedCase& planned, const RowResult& row,
   };
 }
 
-/// The columns behind the axes of all operators, which came later. What ranks exchange is 0 where one rank computes by
-/// itself; memory is NaN where it was not measured.
+/// Fields behind the axes of all operators, whose columns came later. The exchange of ranks is 0
+/// where one rank computes by itself; memory is NaN where it was not measured.
 std::vector<Field> later_fields(const PlannedCase& planned, const RowResult& row,
                                 const Code* code) {
   const Exchange exchange = row.exchange.value_or(Exchange{});

@@ -8,7 +8,7 @@ namespace katt::training {
 /// / warmup, and then stays, or falls along half a cosine to `final_rate` at the last step
 /// (Loshchilov & Hutter 2017, arXiv:1608.03983, eq. 5, without restarts).
 struct Schedule {
-  /// What the rate does after the warm-up.
+  /// Course of the rate after the warm-up.
   enum class Kind : std::uint8_t {
     constant,  ///< it stays
     cosine     ///< it falls along half a cosine

@@ -53,7 +53,7 @@ Metadata newer_settings_of(const nn::LlamaConfig& config, const TrainOptions& op
 constexpr const char* scaling_key = "loss_scaling";
 constexpr const char* model_key = "model";
 
-/// What shapes of tensors do not tell of a model.
+/// Text of a model's properties that shapes of tensors do not tell.
 std::string model_of(const nn::LlamaConfig& config) {
   const rope::FrequencyArgs& rope = config.rope;
   std::string text = "layers " + number(config.num_hidden_layers) + ", heads " +

@@ -49,7 +49,7 @@ ELSEWHERE = {
     "test_io": "minutes; scripts/test runs it",
     "own_kernel": "tests/structure/install_and_consume builds and runs it",
 }
-# What a page calls the reader's files and numbers.
+# Names that pages give the reader's files and numbers.
 PLACEHOLDERS = {"DIR": "model", "FILE": "text.txt", "FILE.h5": "tokens.h5", "FILE.toml": "sweep.toml",
                 "CASE.h5": "case.h5", "OUT.h5": "out.h5", "RESULT.h5": "result.h5", "TUNED": "tuned",
                 "TASK.json": "task.json", "VERDICT.json": "verdict.json", "FILES…": "old.h5 new.h5", "OP": "attention"}

@@ -19,7 +19,7 @@ from shell import CASES, LESSONS, QUICK, Shell, commands
 KATT = os.environ.get("KATT", str(ROOT / "build/openmp/katt"))
 REPORT = str(Path(KATT).with_name("katt-report"))
 PACKAGE = Path(KATT).parent / "python"
-# What pages name of results/, as copies: commands may write there.
+# Folders of results/ that pages name, as copies: commands may write there.
 RESULTS = ["zen4-avx512bf16-2c/attention_seqlen", "zen4-avx512bf16-2c/baselines", "zen4-avx512bf16-2c/decode",
            "zen4-avx512bf16-2c/peers_cpu", "zen5-avx512bf16-2c/decode"]
 

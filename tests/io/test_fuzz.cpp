@@ -235,7 +235,7 @@ TEST(Fuzz, ResultFile) {
         format.valid.push_back({read_bytes(format.file), resume});
         result.commit_rows({coded("a", result.run(), 5), coded("b", result.run(), 20)});
         format.valid.push_back({read_bytes(format.file), resume});
-        // and as a part of a sweep that is merged: read whole, written anew
+        // and as a part of a sweep that is merged: read whole, written again
         auto row = coded("c", result.run(), 3);
         row.profile = {.runs = 2, .time_s = 0.5, .rows = {{"katt::rope", 0, 1, 0.25}}};
         result.commit_rows({row}, {{"0a", {{"a.hpp", "11"}, {"b.hpp", "22"}}}});

@@ -91,7 +91,7 @@ TEST(ResultContents, CodeIsKeptByItsName) {
     file.commit_run({});
     file.commit_rows({row("a", file.run(), "0a"), row("b", file.run(), "")},
                      {{"0a", {{"src/a.hpp", "11"}, {"src/b.hpp", "22"}}}});
-    // What is there stays.
+    // Code that is there stays.
     file.commit_rows({row("c", file.run(), "0a"), row("d", file.run(), "0b"),
                       row("e", file.run(), "0c"), row("f", file.run(), "../runs")},
                      {{"0a", {}}, {"0b", {}}});

@@ -7,7 +7,7 @@
 #include "op/reference/sample.hpp"
 #include "op/registry.hpp"
 
-/// What the tests of all operators share, of one rank and of several.
+/// Helpers of the tests of all operators, of one rank and of several.
 namespace katt::test {
 
 inline const bench::Registry& registry() {

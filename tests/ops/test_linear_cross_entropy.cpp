@@ -286,7 +286,7 @@ TEST(LinearCrossEntropyWork, CountsTheProducts) {
   EXPECT_EQ(forward_bytes(forward_args(Dtype::bf16)), 2 * (4 * 8 + 16 * 8) + 16 * 4);
 }
 
-/// What a peer gives: the loss alone, of the inputs of the moment.
+/// A peer's result: the loss alone, of the inputs of the moment.
 float loss_of(const bench::ForeignCase& foreign, std::int64_t tokens, std::int64_t hidden,
               std::int64_t vocab) {
   const auto input = [&](const char* name) {

@@ -49,9 +49,10 @@ Layout with_all_variants(Layout layout, const nn::LlamaConfig& config, TrainOpti
   return layout;
 }
 
-/// All layouts of the ranks that can share the model and its batch, and their variants; of eight those
-/// of three kinds, since those of fewer are those of fewer ranks. Of three and more ranks half of the
-/// layouts come as their variants alone, unless all cases are asked for: two ranks try both.
+/// All layouts of the ranks that can share the model and its batch, and their variants. Eight
+/// ranks take layouts of three kinds only: fewer kinds are tried on fewer ranks. On three and more
+/// ranks half of the layouts come as their variants alone, unless all cases are asked for: two
+/// ranks try both.
 std::vector<Layout> layouts(const nn::LlamaConfig& config, const TrainOptions& options) {
   const int ranks = ranks::world().size();
   std::vector<Layout> found;

@@ -169,7 +169,7 @@ def test_refused_and_failed_rows_are_visible(files):
     page = page_of(load(files["tiling"]))
     assert page.count("– skipped") == 2
     assert page.count("✗ failed") == 1
-    # What failed is the first thing on the page and the first row of the table; what was skipped is folded.
+    # Failed rows come first on the page and in the table; skipped rows are folded.
     assert page.index("1 of 34 rows FAILED") < page.index('class="answer"')
     assert page.index("✗ failed") < page.index("✓ ok")
     assert page.index("<summary>2 rows skipped: flash</summary>") < page.index("– skipped")

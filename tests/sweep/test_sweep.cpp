@@ -424,7 +424,7 @@ TEST_F(Sweep, ARowArrivesWholeInAnotherProcess) {
   ASSERT_EQ(after.profile.rows.size(), 1U);
   EXPECT_EQ(after.profile.runs, 2);
   EXPECT_EQ(after.profile.rows[0].ceiling_fraction, 0.5);
-  // What no column says.
+  // Members without a column.
   EXPECT_EQ(arrived[0].default_setting, sent.default_setting);
   EXPECT_TRUE(arrived[0].baseline && arrived[0].ceiling.bandwidth);
   EXPECT_EQ(arrived[0].work.compute_ceiling + arrived[0].work.traffic, "fma_f32copy");

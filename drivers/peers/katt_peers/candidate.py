@@ -32,7 +32,7 @@ INPUTS, OUTPUTS = 3, 4  # descriptors of the memory
 
 @dataclass(frozen=True)
 class Case:
-    """What to compute. `axes` holds every axis of the operator, `parameters` the other numbers (scale, eps)."""
+    """A case to compute. `axes` holds every axis of the operator, `parameters` the other numbers (scale, eps)."""
 
     op: str
     backward: bool

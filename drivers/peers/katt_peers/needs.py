@@ -1,4 +1,4 @@
-"""What some peers on PyTorch need of the machine."""
+"""Requirements of some peers on PyTorch: a GPU, a compiler."""
 
 import torch
 import torch._inductor.cpp_builder

@@ -1,4 +1,4 @@
-"""What the intervals of one run are worth for the next: coverage, the between-runs term, and false alarms.
+"""Worth of one run's intervals for the next run: coverage, the between-runs term, and false alarms.
 
 The input is a file with the same sweep many times, a run each (experiments/calibration).
 """

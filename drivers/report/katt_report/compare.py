@@ -214,7 +214,7 @@ class Between:
         return interval.widened(term, level) if term else interval
 
     def notes(self) -> list[str]:
-        """What a reader of the comparison must know."""
+        """Notes that a reader of the comparison must know."""
         if not self.calibration:
             return []
         machine = self.calibration.machine or "a machine without a name"

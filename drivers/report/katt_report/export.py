@@ -56,7 +56,7 @@ def as_json(table: dict[str, np.ndarray]) -> bytes:
 
 
 def finite(value):
-    """What JSON can hold: null in place of a number that does not exist, within dicts and lists, too."""
+    """The value as JSON can hold it: null in place of a number that does not exist, within dicts and lists, too."""
     if isinstance(value, dict):
         return {name: finite(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -239,7 +239,7 @@ def _share(group: Group, rows: Points) -> str:
 
 
 def _memory(group: Group) -> str:
-    """What the fastest variants need of the baseline's memory, and how workspace grows."""
+    """The fastest variants' share of the baseline's memory, and how workspace grows."""
     rows = fastest_rows(group)
     need = _share(group, _at_largest(group, rows)[0]) if len(rows) else ""
     parts = [text for text in (f"needs {need}" if need else "", _growth(group)) if text]

@@ -50,7 +50,7 @@ def _log_or_results(path: Path, name: str) -> Log | Results:
 
 
 def isolated(path: Path, name: str, reader):
-    """What `reader(path, name)` gives, in a child process."""
+    """The result of `reader(path, name)`, run in a child process."""
     answer = in_child(path, reader, path, name)
     tell_more(f"read {path}")
     return answer

@@ -42,7 +42,7 @@ class Predictions:
 
     @property
     def met(self) -> list[Pair]:
-        """Those that were measured."""
+        """Pairs that were measured."""
         return [pair for pair in self.pairs if math.isfinite(pair.measured_s)]
 
     @property
@@ -77,7 +77,7 @@ def axes_of(row: dict) -> list[str]:
 
 def compare_predictions(predicted: Results, measured: Results) -> Predictions:
     """Matches the rows of two files by the axes and the tile that ran; a predicted row without a tile stands for all of
-    them. Of several measured rows the fastest counts, a failed one counts as not measured."""
+    them. The fastest of several measured rows counts; a failed one counts as not measured."""
     source = ", ".join(predicted.points.values("source"))
     if not (predicted.points[schema.PREDICTED] > 0).any():
         raise InputError(source, "no predicted time", f"rows with {schema.PREDICTED}")

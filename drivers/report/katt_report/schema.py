@@ -34,7 +34,7 @@ OPTIONAL = {
     "speedup_cycles": REAL, "speedup_cycles_lo": REAL, "speedup_cycles_hi": REAL,
 }  # fmt: skip
 EXCHANGE = ("busbw_gbytes_s", "sent_bytes", "messages", "communication_fraction", "overlap_fraction")
-"""What ranks exchange; NaN where nobody counted, 0 of what one rank computes by itself."""
+"""Exchange between ranks; NaN where nobody counted, 0 where one rank computes by itself."""
 PREDICTED = "predicted_time_s"
 """The time that a model expects of a row that was not measured; NaN in a file of measurements."""
 MEMORY = ("workspace_bytes", "total_bytes", "host_bytes", "device_bytes")

@@ -40,7 +40,7 @@ class Interval:
 
 
 def geometric_mean(values) -> float:
-    """Of positive numbers."""
+    """Geometric mean of positive numbers."""
     return float(np.exp(np.mean(np.log(values))))
 
 

@@ -153,7 +153,7 @@ class Captures:
         self._made = {}
 
     def traced(self, item):
-        """What the rule gets in place of an object; the object itself where it holds no array."""
+        """The stand-in that the rule gets for an object; the object itself where it holds no array."""
         if id(item) not in self._made:
             self._made[id(item)] = item  # a function that names itself
             self._made[id(item)] = self._traced(item)

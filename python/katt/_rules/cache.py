@@ -37,8 +37,8 @@ def is_fixed(item):
 
 
 class Contents:
-    """What functions name: `key`, on which its program depends, and `arrays`, which the program reads. `is_known` is
-    False where it names an object that a trace could read anything of."""
+    """Contents that functions name: `key`, on which its program depends, and `arrays`, which the program reads.
+    `is_known` is False where it names an object that a trace could read anything of."""
 
     def __init__(self, functions):
         self.arrays, self._parts, self._seen = [], [], {}

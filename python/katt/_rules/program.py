@@ -240,7 +240,7 @@ class Program:
         return self.apply("add", a, self.apply("multiply", self.apply("negative", x), y))
 
     def where(self, condition, then, other):
-        """Of a truth and two operands of one type."""
+        """A choice between two operands of one type by a truth value."""
         item = self.item(condition)
         if item is not None or then == other:
             return then if item or then == other else other

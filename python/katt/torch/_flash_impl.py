@@ -1,6 +1,6 @@
 """Katt as PyTorch's flash attention on CPUs: torch.nn.attention.activate_flash_attention_impl("katt"), after an import
 of katt.torch, puts it under torch.nn.functional.scaled_dot_product_attention, forward and backward;
-restore_flash_attention_impl() takes it away. What Katt does not compute stays with PyTorch's kernels."""
+restore_flash_attention_impl() takes it away. Calls that Katt does not compute stay with PyTorch's kernels."""
 
 import torch
 from torch.nn.functional import pad

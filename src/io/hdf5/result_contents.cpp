@@ -95,7 +95,7 @@ Profile read_profile(const Hdf5Input& input, const std::string& path) {
           .rows = impl::read_profile_rows(input, path)};
 }
 
-/// What the values of a column "code" stand for, where the file says it.
+/// Files that the values of a column "code" stand for, where the result file lists them.
 CodeFiles read_code(const Hdf5Input& input, const std::vector<Column>& columns,
                     const std::vector<Row>& rows) {
   CodeFiles code;

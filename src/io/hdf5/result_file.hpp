@@ -64,7 +64,7 @@ struct CodeFile {
   std::string file;
   std::string tokens;
 };
-/// What values of the column "code" stand for.
+/// Files of code by the value of the column "code" that stands for them.
 using CodeFiles = std::map<std::string, std::vector<CodeFile>, std::less<>>;
 
 /// A measured limit of the machine, a row of /ceilings/RUN.

@@ -23,7 +23,7 @@ using CounterEvents = std::array<CounterEvent, 3>;
 /// Cycles, instructions, misses of the last cache.
 [[nodiscard]] const CounterEvents& hardware_events();
 
-/// What the counters of a thread hold. A processor with too few counters takes turns: then
+/// Values of a thread's counters. A processor with too few counters takes turns: then
 /// running_ns is less than enabled_ns.
 struct ThreadCounts {
   int thread = 0;         ///< the system's number; 0: the thread cannot be counted
@@ -32,7 +32,7 @@ struct ThreadCounts {
   std::array<double, 3> values{};
 };
 
-/// What a run took, between two readings. NaN: not counted.
+/// Counts of a run, between two readings. NaN: not counted.
 struct RunCounts {
   double ghz =
       std::numeric_limits<double>::quiet_NaN();  ///< cycles by time on a processor, of all threads
@@ -60,7 +60,7 @@ class Counters {
   /// The reason why nothing is counted; "" when the threads are.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
-  /// What the counters hold. Each thread reads its own, in about a microsecond; a thread that
+  /// Values of all counters. Each thread reads its own, in about a microsecond; a thread that
   /// OpenMP has started since gets counters first. Empty when nothing is counted.
   [[nodiscard]] std::vector<ThreadCounts> read();
 

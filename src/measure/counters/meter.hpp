@@ -11,7 +11,7 @@
 
 namespace katt::bench {
 
-/// What the machine did in a run of a candidate, by counters of the processor; NaN where nobody
+/// The machine's effort in a run of a candidate, by counters of the processor; NaN where nobody
 /// counts.
 struct Effort {
   std::vector<double> cycles{};  ///< of the busiest thread, one a round; empty: not counted

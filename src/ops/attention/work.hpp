@@ -5,7 +5,7 @@
 
 #include "ops/attention/mask.hpp"
 
-/// What the two passes count alike.
+/// Counts that both passes share.
 namespace katt::attention::impl {
 
 /// Scores that an unfused implementation stores, counted without overflow.

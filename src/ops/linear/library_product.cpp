@@ -111,8 +111,8 @@ LibraryCall piece_of(LibraryCall call, const Grid& grid, std::int64_t piece) {
 /// On a device.
 template <class Exec>
 void multiply_on_device(const Exec& exec, const LibraryCall& call) {
-  // Of the device of `exec`, not only of its memory: KokkosBlas passes views of another device than
-  // that of the execution space to its own slow kernel instead of the library.
+  // The views name the device of `exec`, not only its memory: KokkosBlas passes views of another
+  // device than that of the execution space to its own slow kernel instead of the library.
   using Device = typename Exec::device_type;
   const auto& [product, a, b, c] = call;
   const auto view = [](const auto& matrix) {

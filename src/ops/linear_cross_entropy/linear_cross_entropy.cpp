@@ -24,7 +24,7 @@ int fused_backward_rank(const BackwardArgs& args) {
   return has_logits(args) && args.kept_logits.size() == 0 ? 0 : 1;
 }
 
-/// What multiplies hidden and weight.
+/// Name of the unit that multiplies hidden and weight.
 template <class Exec, class Args>
 std::string engine(const Exec& /*exec*/, const Args& args) {
   return linear::fastest_engine<Exec>({.a = args.hidden,

@@ -14,7 +14,7 @@ namespace katt::linear_cross_entropy::impl {
 
 using cross_entropy::impl::Targets;
 
-/// What is known of every token so far.
+/// Statistics of every token so far.
 struct RunningTokens {
   float* max;     ///< of the logits seen
   float* sum;     ///< Σ exp(logits − max)

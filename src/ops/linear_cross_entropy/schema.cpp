@@ -6,7 +6,7 @@ namespace katt::linear_cross_entropy {
 
 namespace {
 
-/// What a schema cannot say of both passes. Throws InputError.
+/// Checks what a schema cannot say of both passes. Throws InputError.
 template <class Args>
 void check_rows(const Args& args) {
   const auto fail = [](const std::string& what) {

@@ -6,7 +6,7 @@ namespace katt::ternary_linear {
 
 namespace {
 
-/// What a schema cannot say of the weight. Throws InputError.
+/// Checks what a schema cannot say of the weight. Throws InputError.
 template <class Args>
 void check_weight(const Args& args) {
   const auto fail = [](const std::string& what) { throw InputError("ternary_linear: " + what); };

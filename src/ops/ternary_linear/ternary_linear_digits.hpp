@@ -215,7 +215,7 @@ class Digits {
       return Vector::high_digits(bytes);
     }
   }
-  /// What sums of products with digit k stand for.
+  /// Value that the sums of products with digit k stand for.
   KOKKOS_FORCEINLINE_FUNCTION static typename Vector::Sums value(typename Vector::Sums sums,
                                                                  int /*k*/) {
     return sums;

@@ -111,8 +111,9 @@ KOKKOS_FORCEINLINE_FUNCTION void add_row(const DotBlock<R, N>& block, const std:
   }
 }
 
-/// dot(), one row after the other: the rows are read as one stream. Of rows side by side memory gives a
-/// third as much, since each is too short for a processor to foresee its next line.
+/// dot(), one row after the other: the rows are read as one stream. Rows side by
+/// side are read at a third of that speed: each is too short for a processor to foresee its next
+/// line.
 template <class Vector, PackFormat Format, int R, int N>
 KOKKOS_FORCEINLINE_FUNCTION void dot_in_turn(const DotBlock<R, N>& block,
                                              std::int32_t (&sums)[N][R]) {

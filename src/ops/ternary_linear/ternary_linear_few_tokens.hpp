@@ -388,7 +388,7 @@ struct AddSlices {
   }
 };
 
-/// What multiplies dx: a product with a panel of weights, vectors or dot products of bf16.
+/// Unit that multiplies dx: a product with a panel of weights, vectors or dot products of bf16.
 enum class FewTokens : std::uint8_t { panel, vectors, dots };
 
 template <class T>

@@ -35,9 +35,9 @@ KOKKOS_INLINE_FUNCTION double token_largest(const Team& team, const T* row, std:
 }
 
 /// Calls f(largest) with the type in which quotients 127 · x / largest round as the definition says. That is
-/// f64; f32 moves one of f32 operands off or onto a half. Of 16 bits 127 · x is exact in f32, and with operands
-/// of 11 bits a quotient of the size 2^7−d that is no half lies at least 2^−12−d away from one, where f32 rounds
-/// by 2^−18−d.
+/// f64; f32 moves one of f32 operands off or onto a half. In 16 bits 127 · x is exact in f32, and
+/// with operands of 11 bits a quotient of the size 2^7−d that is no half lies at least 2^−12−d away
+/// from one, where f32 rounds by 2^−18−d.
 template <class T, class F>
 KOKKOS_FORCEINLINE_FUNCTION void with_divisor(double largest, const F& f) {
   constexpr double most = 1e36;  // 127 · x is finite

@@ -68,7 +68,7 @@ std::optional<memory::Bytes> peak_of(const nlohmann::json& reply) {
   return memory::Bytes{host->get<std::size_t>(), device->get<std::size_t>()};
 }
 
-/// What both kinds share.
+/// Base of both kinds of candidates in another process.
 class ForeignCandidate : public Candidate {
  public:
   explicit ForeignCandidate(OpenCase open) : open_(std::move(open)) {}

@@ -24,7 +24,7 @@ nlohmann::json reply_to(PeerProcess& process, nlohmann::json request);
 /// The text of a member of a reply; "" where it has none.
 [[nodiscard]] std::string text_of(const nlohmann::json& reply, const char* key);
 
-/// What a request takes beside the work that it asks for.
+/// Cost of a request besides its work: `seconds`, beside work of `work_s`.
 struct Transport {
   double work_s = 0;
   double seconds = 0;

@@ -67,7 +67,7 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(Vec (&rows)[Lanes]) {
     rows[4 + c] = Vec(_mm256_permute2f128_ps(a[c], a[4 + c], 0x31));
   }
 #elif defined(KATT_VEC_NEON)
-  // a[2g] and a[2g + 1] hold the even and the odd columns of the rows 2g and 2g + 1, in turns.
+  // a[2g] and a[2g + 1] hold the even and the odd columns of the rows 2g and 2g + 1, interleaved.
   float64x2_t a[4];
 #pragma GCC unroll 2
   for (int g = 0; g < 4; g += 2) {

@@ -9,7 +9,7 @@
 
 namespace katt::tile::impl {
 
-/// What instruction sets have in common: loads, stores and roundings of 16-bit elements T. Isa has
+/// Operations of all instruction sets: loads, stores and roundings of 16-bit elements T. Isa has
 ///
 ///   Register                 the vector of f32, which Vec converts from and to
 ///   widen<T>(address)        a Register of elements of T

@@ -8,7 +8,7 @@ import argparse
 
 
 def candidates(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
-    """What may stand for the last of the words, which follow the command's name."""
+    """Words that may stand for the last of `words`, which follow the command's name."""
     if not words:
         return []
     *before, typed = words

@@ -1,1 +1,1 @@
-"""What the rows of a group say together: fits, and rates beside a reference."""
+"""Values that follow from the rows of a group together: fits, and rates beside a reference."""

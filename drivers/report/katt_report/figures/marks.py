@@ -1,4 +1,4 @@
-"""What a reader may ask of a figure: its series, and for each mark the place and the words.
+"""Answers of a figure to a reader: its series, and for each mark the place and the words.
 
 A figure is an image. The page embeds the answers beside it, and pages/figures.js gives them to the pointer.
 """

@@ -42,7 +42,7 @@ def log_report(logs: list[Log], formats: tuple[str, ...] = FORMATS) -> dict[str,
     return files
 
 
-# Of a step: the column, the label of its axis, its unit's text.
+# Curves over the steps: the column, the label of its axis, its unit's text.
 _CURVES = (("loss", "loss", None), ("grad_norm", "norm of the gradient", None), ("lr", "learning rate", None),
            ("time_s", "time of a step", seconds_text))  # fmt: skip
 

@@ -73,7 +73,7 @@ def report(results: Results, formats: tuple[str, ...] = FORMATS, tell=lambda don
 
 
 def _answers(results: Results, found: list[Group]) -> str:
-    """What came out, before everything else: failed and suspect rows, the answer, and what to know before believing
+    """The outcome, before everything else: failed and suspect rows, the answer, and what to know before believing
     it."""
     doubts = cautions(results)
     wrong = {status: lines for status in schema.WRONG if (lines := warnings(results, status))}

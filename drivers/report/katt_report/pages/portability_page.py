@@ -113,7 +113,7 @@ def _dates(found: Portability, parts: list[Results]) -> dict[str, str]:
 
 
 def _notes(found: Portability, parts: list[Results], tree: SourceTree | None) -> dict[str, str]:
-    """What stands below the name of a machine: when it was measured, and with a source tree whether that still holds."""
+    """Text below the name of a machine: when it was measured, and with a source tree whether that still holds."""
     notes = _dates(found, parts)
     fresh = freshness_of_machines(parts, tree) if tree else {}
     return {m: f"{when}\n{_fresh_text(fresh[m])}" if m in fresh else when for m, when in notes.items()}

@@ -24,7 +24,7 @@
     return copy.textContent.replace(/\s+/g, " ").trim();
   }
 
-  // What a row holds in a column; null where it has nothing, as behind the reason of a failed row.
+  // The value of a row in a column; null where it has none, as behind the reason of a failed row.
   function value(row, column, numeric) {
     const cell = row.cells[column];
     if (!cell || cell.colSpan > 1) return null;

@@ -33,7 +33,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Freshness:
-    """Of one row: FRESH, STALE with the files that changed, UNKNOWN or NONE."""
+    """State of one row: FRESH, STALE with the files that changed, UNKNOWN or NONE."""
 
     state: str
     changed: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def source_tree(path: Path | None = None) -> SourceTree:
 
 
 def freshness(results: Results, tree: SourceTree) -> list[Freshness]:
-    """Of every row of `results.points`, in their order."""
+    """Freshness of every row of `results.points`, in their order."""
     points = results.points
     knows = {(source, run) for source, run, code in points.tuples(["source", "run", "code"]) if code}
     changed = {digest: tree.changed(files) for digest, files in results.code.items()}
@@ -285,7 +285,7 @@ def _names_machine(file: Path) -> bool:
 
 
 def share_of_runs(source: Source, tree: SourceTree) -> Share:
-    """Of a file whose rows name their code together, or not at all, as those of earlier versions."""
+    """Share of a file whose rows name their code together, or not at all, as files of earlier versions do."""
     rows, changed = len(source.rows), tree.changed(source.code)
     if source.code and not changed:
         return Share(fresh=rows)

@@ -28,7 +28,7 @@ from katt_report.text import usual_value, value_text
 
 _QUANTILE = 1.96
 _LEAST_DEVIATION = 0.005
-"""Of the logarithm of a ratio: half a percent, what no interval of a ratio is worth."""
+"""Least deviation of the logarithm of a ratio: half a percent; no interval of a ratio is that reliable."""
 _LOST = 1.5
 """Penalties that a measurement far from its segment's level costs."""
 
@@ -133,7 +133,7 @@ _OTHERS = ("backend", "threads", "tile")
 
 
 def _names(rows: list[dict]) -> list[str]:
-    """What tells the rows apart in words, without the values that nearly all rows of an operator have."""
+    """Names that tell the rows apart, without the values that nearly all rows of an operator have."""
     columns: dict[tuple[str, str], list] = {}
     for row in rows:
         for name, value in row.items():

@@ -48,7 +48,7 @@ class Entry:
 
 
 def entries(folder: Path, tree: SourceTree | None) -> list[Entry]:
-    """Of every folder MACHINE/EXPERIMENT with result files, sorted."""
+    """Entries of every folder MACHINE/EXPERIMENT with result files, sorted."""
     places = {place: [path for path in sorted(place.iterdir()) if path.suffix in DATA]
               for place in sorted(folder.glob("*/*/"))}  # fmt: skip
     if not any(places.values()):

@@ -80,7 +80,7 @@ def _is_count(value) -> bool:
 
 
 def _generation(cpu_id: list[str]) -> str:
-    """Of vendor, family and model; "" where there is none, vendor-family-model of one that the tables lack."""
+    """Generation by vendor, family, model; "" where there is none, vendor-family-model of one that the tables lack."""
     if len(cpu_id) != 3:
         return ""
     vendor, family, model = cpu_id

@@ -174,7 +174,7 @@ def _share(row: dict) -> Interval | None:
 
 
 def _efficiencies(results: Results, programs: dict[str, dict]) -> dict[str, Interval]:
-    """Of each program the time of the fastest other one / its own, at most 1."""
+    """Efficiency of each program: the time of the fastest other one / its own, at most 1."""
     found = {}
     for name, row in programs.items():
         ratios = [ratio_of(results, other, row) for key, other in programs.items() if key != name]
@@ -254,12 +254,12 @@ def _common(machines: dict[str, dict[tuple, Case]]) -> list[tuple]:
 
 
 def geometric_mean(values: list[Interval]) -> Interval:
-    """Of all middles, all lower ends and all upper ends."""
+    """Geometric mean of all middles, all lower ends and all upper ends; 0 where one is not positive."""
     return _each(values, lambda ends: 0.0 if min(ends) <= 0 else float(np.exp(np.mean(np.log(ends)))))
 
 
 def harmonic_mean(values: list[Interval]) -> Interval:
-    """Of all middles, all lower ends and all upper ends; 0 where one is."""
+    """Harmonic mean of all middles, all lower ends and all upper ends; 0 where one is not positive."""
     return _each(values, lambda ends: 0.0 if min(ends) <= 0 else len(ends) / math.fsum(1.0 / end for end in ends))
 
 

@@ -70,7 +70,7 @@ def _is_there(paragraph: str, folder: Path) -> bool:
 
 
 def _paragraphs(template: str, folder: Path) -> list[str]:
-    """Those that have their files, without headings and lines ("Times:") that would stand before nothing."""
+    """Paragraphs that have their files, without headings and lines ("Times:") that would stand before nothing."""
     kept: list[str] = []  # from the last to the first
     follows = False  # the paragraph after this one is kept
     for paragraph in reversed(re.split(r"\n{2,}", template.strip())):

@@ -17,7 +17,7 @@ ALARMS = "alarms.csv"
 
 
 def calibration_text(found: Calibration, rates: list[Alarm]) -> str:
-    """What repeats have shown, as Markdown, which a terminal can show, too."""
+    """Findings from repeats, as Markdown, which a terminal can show, too."""
     lines = [_sentence(found), "", *_terms(found)]
     return "\n".join([*lines, "", *_alarms(rates)] if rates else lines)
 

@@ -27,7 +27,7 @@ KIND = "a result file of katt sweep, of a model's runs, or JSON"
 class Source:
     """`about` says machine, device, commit and date; `rows` are the measured ones (status ok).
 
-    `results`, and the names of the `peers`, are those of a sweep. Of another file `code` are the files of the project
+    `results`, and the names of the `peers`, are those of a sweep. `code` of another file are the files of the project
     that it names, path → hash of the tokens.
     """
 

@@ -76,7 +76,7 @@ ranks::Layout layout_of(const std::string& variant, int ranks) {
   return {.tensor = ranks, .sequence_parallel = variant == sequence_parallel};
 }
 
-/// What a rank has of a problem of the shape `own`. Its rows of the stream are as many as every
+/// A rank's problem, of the shape `own`. Its rows of the stream are as many as every
 /// rank's, zero behind the last token.
 Problem problem_of_rank(const Shape& own, Dtype dtype, bool backward, const ranks::Layout& layout) {
   Problem problem = problem_of(own, dtype, backward);
@@ -187,7 +187,7 @@ class Candidate final : public bench::CollectiveCandidate {
     own_tensors_.upload(name, own);
   }
 
-  /// What this rank has of some rows of a whole weight.
+  /// Uploads this rank's part of some rows of a whole weight.
   void upload_weight(const std::string& name, ranks::Part changed) const {
     const Cut& cut = cuts_.at(name);
     const std::span<const float> whole = in_.problem.floats(name);

@@ -89,7 +89,7 @@ def open_flexible(case, transform):
 
 
 def refuse_masks(axes):
-    """What scaled_dot_product_attention has no argument for."""
+    """Refuses options for which scaled_dot_product_attention has no argument."""
     if axes["window_left"] >= 0 or axes["window_right"] >= 0:
         raise Refusal("PyTorch SDPA has no sliding window")
     if axes["softcap"] != 0:

@@ -14,7 +14,7 @@ DTYPES = {"F32": torch.float32, "I32": torch.int32, "BOOL": torch.bool}
 
 
 def minimum(a, b):
-    """Of two tensors, or of a tensor and a number in either order."""
+    """The minimum of two tensors, or of a tensor and a number in either order."""
     if isinstance(a, (int, float)):
         a, b = b, a
     return torch.clamp(a, max=b) if isinstance(b, (int, float)) else torch.minimum(a, b)

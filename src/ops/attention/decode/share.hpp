@@ -11,7 +11,7 @@
 /// lengths: the blocks read the lengths where they run, so a captured launch fits every length.
 namespace katt::attention::impl {
 
-/// What there is to divide: row tiles (batch entry, K/V head, sixteen packed query rows), each over
+/// Work to divide: row tiles (batch entry, K/V head, sixteen packed query rows), each over
 /// the keys that its batch entry sees, in units of `unit_keys`.
 struct DecodeGrid {
   static constexpr int tile_rows = 16;

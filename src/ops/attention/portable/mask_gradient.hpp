@@ -21,8 +21,8 @@ template <class T, class Rule>
 void run_mask_gradient(const Host& exec, const BackwardArgs& args, const Rule& rule,
                        Workspace workspace);
 
-/// Variants of the backward pass that also compute dmask where the arguments ask for it. Those of a
-/// device refuse it.
+/// Variants of the backward pass that also compute dmask where the arguments ask for it. The
+/// variants of a device refuse it.
 template <class Exec, class Rule>
 VariantTable<Exec, BackwardArgs> with_mask_gradient(const VariantTable<Exec, BackwardArgs>& plain,
                                                     const Rule& rule) {

@@ -220,8 +220,8 @@ bool Program::is_split_by(Register input) const {
   return true;
 }
 
-/// Gives the registers their places. Those of `block` hold 16 equal numbers; those of the outer level
-/// also lie as lines of 16 equal numbers.
+/// Gives the registers their places. Registers of `block` hold 16 equal numbers; registers of the
+/// outer level also lie as lines of 16 equal numbers.
 void Program::lay_out(Frame& frame, const ScoreBlock& block, int lines) const {
   const int inner = block.keys_inner ? block.keys : block.rows;
   const auto outer = static_cast<std::size_t>(block.keys_inner ? Level::row : Level::key);

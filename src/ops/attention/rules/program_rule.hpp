@@ -19,8 +19,8 @@ struct ProgramRule {
   static constexpr int parameters = 0;
   static constexpr bool runs_on_blocks = true;
 
-  /// One result, the new score; or two, with its derivative. Those of `masked` also hide scores by
-  /// −inf: they run where a mask does not show all of a tile. They may be the same.
+  /// One result, the new score; or two, with its derivative. Programs of `masked` also hide scores
+  /// by −inf: they run where a mask does not show all of a tile. Both may be the same.
   struct Programs {
     const Program* score = nullptr;
     const Program* slope = nullptr;

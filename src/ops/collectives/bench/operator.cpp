@@ -244,7 +244,7 @@ class Case final : public bench::Case {
   [[nodiscard]] bool runs_in_place() const override { return problem_.kind == Kind::all_reduce; }
 
  private:
-  /// What this rank reads of these elements.
+  /// Writes the given elements that this rank reads to its input.
   void fill(const testing::ChangingRows& rows) const {
     const ranks::Part read = problem_.read(group_);
     const std::int64_t begin = std::max(read.begin, rows.first);

@@ -78,7 +78,7 @@ std::uint32_t alignment_of(const void* data, Dtype dtype, std::int64_t stride) {
   return alignment;
 }
 
-/// Of A, B and C.
+/// Alignments of A, B and C in bytes.
 struct Alignments {
   std::uint32_t a, b, c;
 
@@ -88,7 +88,7 @@ struct Alignments {
         c(alignment_of(args.c.data, args.c.dtype, batch.stride_c)) {}
 };
 
-/// What makes two products one to the library: extents, distances, dtypes, alignments.
+/// Key of a plan, which equal products share: extents, distances, dtypes, alignments.
 using Key = std::array<std::int64_t, 21>;
 
 Key key_of(const GemmArgs& args, const ColumnMajorProduct& product, const GemmBatch& batch) {
@@ -178,14 +178,14 @@ struct Library {
   std::map<Key, Plan> plans;
 };
 
-/// Products whose plans are kept; beyond that all are made anew.
+/// Products whose plans are kept; beyond that all plans are made again.
 constexpr std::size_t most_plans = 4096;
 
 /// The address of a workspace is a multiple of this (cublasLtMatmul, "workspace"). One of Kokkos
 /// lies 128 bytes behind such a multiple.
 constexpr std::size_t workspace_alignment = 256;
 
-/// What the library may use, as its documentation advises.
+/// Workspace of the library in bytes, as its documentation advises.
 std::size_t library_workspace_bytes(const Kokkos::Cuda& exec) {
   return std::size_t{exec.cuda_device_prop().major >= 9 ? 32U : 4U} << 20;
 }

@@ -18,11 +18,11 @@ namespace katt::linear::impl {
 /// True when it takes these operands: A and B of one dtype, C of the same or f32, the bias of C's.
 bool cublas_takes(const GemmArgs& args);
 
-/// What an algorithm may use beside the operands, for sums over k that are split: what NVIDIA
-/// recommends, 32 MiB since Hopper, 4 MiB before.
+/// Workspace that lets an algorithm split sums over k: 32 MiB since Hopper and 4 MiB before, as
+/// NVIDIA recommends, and the bytes of its alignment.
 std::size_t cublas_workspace_bytes(const Kokkos::Cuda& exec);
 
-/// Equal products: what lies between the matrices of one and those of the next, in elements. 0: they
+/// Equal products: distances from the matrices of one to those of the next, in elements. 0: they
 /// share the matrix, which C may not be.
 struct GemmBatch {
   std::int64_t count = 1;

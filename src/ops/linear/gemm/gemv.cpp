@@ -62,7 +62,7 @@ struct Gemv {
   }
 
  private:
-  /// The product of `Count` chunks, a warp's width apart. Those of the weight are loaded together.
+  /// The product of `Count` chunks, a warp's width apart. The weight's chunks are loaded together.
   template <int Count>
   KOKKOS_FORCEINLINE_FUNCTION static float product(const T* weight, const T* token) {
     constexpr int elements = tile::chunk_elements;

@@ -11,7 +11,8 @@ namespace katt::linear::impl {
 
 namespace {
 
-/// What the library can work on where it lies. It reads a matrix of one column as a dense vector.
+/// True when the library can read or write the matrix where it lies. It reads a matrix of one
+/// column as a dense vector.
 template <class Ref>
 bool is_direct(const Ref& matrix) {
   const std::int64_t columns = matrix.extent[1];

@@ -21,8 +21,9 @@
 ///   panel of B: a few vectors of columns of op(B) over the same steps, packed (depth, columns)
 ///   kernel:     acc(r, ·) += a(k, r) · b(k, ·) for k = 0, 1, …, all of acc in registers
 ///
-/// Every element of C is a chain of fused multiply-adds over k that starts anew every `depth_of(k)`
-/// steps, in an order that does not depend on how rows and columns are cut into blocks.
+/// Every element of C is a chain of fused multiply-adds over k that starts again every
+/// `depth_of(k)` steps, in an order that does not depend on how rows and columns are cut into
+/// blocks.
 namespace katt::linear::impl {
 
 template <class Vec>
@@ -135,7 +136,7 @@ void pack(const ConstTensorRef<2>& matrix, const ElementScales& scales, bool acr
   });
 }
 
-/// Lines of rows that the second-level cache is asked for ahead of their use, some at every call.
+/// Prefetches lines of rows into the second-level cache, some at every call.
 class LinesAhead {
  public:
   LinesAhead() = default;
@@ -167,7 +168,7 @@ class LinesAhead {
   std::int64_t byte_ = 0, lines_ = 0;
 };
 
-/// What a thread will pack, and read packed, next.
+/// Prefetches of the rows that a thread packs next, and of the packed panel that it reads next.
 struct Upcoming {
   LinesAhead source, panel;
   /// Steps of k between two calls.
@@ -214,7 +215,7 @@ void put_sums(const Vec (&sums)[Rows][Vectors], const MicroTarget& target) {
   }
 }
 
-/// Beside the products it asks for what comes ahead(), and, shortly before its end, for C.
+/// Beside the products it calls ahead() and, shortly before its end, prefetches C.
 template <class Vec, int Rows>
 void micro_kernel(const float* a, const float* b, std::int64_t depth, const MicroTarget& target,
                   Upcoming& ahead) {
@@ -237,7 +238,7 @@ void micro_kernel(const float* a, const float* b, std::int64_t depth, const Micr
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) acc[r][v] = tile::fma(broadcast, column[v], acc[r][v]);
     }
-    // With AVX2 each step reads a line of B: from L2 it comes late unless asked for.
+    // With AVX2 each step reads a line of B: from L2 it comes late unless prefetched.
     if constexpr (lanes == 8) __builtin_prefetch(b + 8 * Micro<Vec>::columns, 0, 3);
     a += Rows;
     b += Micro<Vec>::columns;

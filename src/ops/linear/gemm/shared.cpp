@@ -20,7 +20,7 @@ using HostMicro = Micro<tile::VecOf<Host>>;
 constexpr std::int64_t largest_chunk = std::int64_t{2} << 20;  ///< elements of the shared factor
 /// Elements of A, about, where a gated product shares it: with fewer each of its weights is packed more often.
 constexpr std::int64_t gated_chunk = 2 * largest_chunk;
-/// Of a wider product so many columns are computed at a time: then a chunk has a depth at least.
+/// Columns of a wider product that are computed at a time: then a chunk has a depth at least.
 constexpr std::int64_t most_columns =
     largest_chunk / HostMicro::largest_depth / HostMicro::columns * HostMicro::columns;
 
@@ -146,7 +146,7 @@ struct PackShared {
   }
 };
 
-/// What pack() reads of a matrix, within so many calls.
+/// Prefetches of the lines that pack() reads of a matrix, within so many calls.
 LinesAhead lines_of(const ConstTensorRef<2>& matrix, bool across, const PanelRange& range,
                     std::int64_t calls) {
   if (range.depth <= 0) return {};
@@ -190,7 +190,7 @@ struct SharedProduct {
     for (std::int64_t k = 0; k < steps; k += plan.depth) {
       const std::int64_t depth = std::min(plan.depth, steps - k);
       const bool is_last = first + k + depth == args.k();
-      // Of ahead(), for a panel of A and for all of them.
+      // Calls of ahead() for a panel of A, and for all of them.
       const std::int64_t calls = divide_up(columns, M::columns) * (depth / Upcoming::steps);
       const std::int64_t all_calls = divide_up(rows, M::rows) * calls;
       for (std::int64_t j = 0; plan.shares_a && j < columns; j += M::columns) {
@@ -199,7 +199,7 @@ struct SharedProduct {
       }
       if (plan.shares_a) {
         const std::int64_t next = k + depth;
-        const std::int64_t parts = plan.gated ? 2 : 1;  // of which one is asked for
+        const std::int64_t parts = plan.gated ? 2 : 1;  // of which one is prefetched
         ahead.source = lines_of(
             args.b, args.trans_b,
             {column / parts, columns / parts, first + next, std::min(plan.depth, steps - next)},

@@ -13,7 +13,7 @@
 ///   Aᵀ · B, short sums   dweight = doutᵀ · x    outer/low_rank.hpp
 namespace katt::linear::impl {
 
-/// What multiplies: f32 vectors, for which 16 bits are widened, or the dot products of AVX512-BF16.
+/// Multiplying unit: f32 vectors, for which 16 bits are widened, or dot products of AVX512-BF16.
 enum class SkinnyUnit : std::uint8_t { widened, dots };
 
 /// True when one of the kernels takes the product.

@@ -5,7 +5,7 @@ from katt_peers.refusal import Refusal
 
 
 def steps(library, case, t):
-    """Of x + residual where there is one."""
+    """The primitives of RMSNorm of x, or of x + residual where there is one."""
     if case.backward:  # its kernel subtracts the gradients' mean, as if the rows' mean had been subtracted
         raise Refusal("oneDNN's gradients of RMSNorm are those of layer normalisation")
     if "residual" not in t:

@@ -8,7 +8,7 @@
 #include "ops/attention/tensor_cores/kernels/frame.hpp"
 #include "tile/cuda/fragments.hpp"
 
-/// What the backward kernels on tensor cores share: the statistics of the query rows, which one
+/// Base of the backward kernels on tensor cores: the statistics of the query rows, which one
 /// kernel computes and the others read, and P and dS from scores and dP in accumulators.
 namespace katt::attention::impl {
 

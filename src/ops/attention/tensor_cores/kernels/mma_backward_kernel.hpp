@@ -43,8 +43,8 @@ struct FlashMmaBackwardQ : BackwardRows<T, HeadDim, TileQ, TileKv, Rule> {
   FlashMmaBackwardQ(const BackwardArgs& args, void* workspace, const Rule& rule = {})
       : Frame(args, workspace, rule) {}
 
-  /// Block `index` of the grid. What its loop seldom needs is computed again from `index`, to save
-  /// registers.
+  /// Block `index` of the grid. Values that its loop seldom needs are computed again from `index`,
+  /// to save registers.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t block_index) const {
     const auto index = static_cast<unsigned>(block_index);
@@ -141,8 +141,8 @@ struct FlashMmaBackwardKv : TensorCoreBackward<T, HeadDim, TileQ, TileKv, Rule> 
         by_key_tiles(divider((this->keys + TileKv - 1) / TileKv)),
         blocks(this->heads() * ((this->keys + TileKv - 1) / TileKv)) {}
 
-  /// Block `index` of the grid. What its loop seldom needs is computed again from `index`, to save
-  /// registers.
+  /// Block `index` of the grid. Values that its loop seldom needs are computed again from `index`,
+  /// to save registers.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void run(Block& block, std::int64_t block_index) const {
     const auto index = static_cast<unsigned>(block_index);

@@ -12,7 +12,7 @@
 
 namespace katt::attention::impl {
 
-/// What the two kernels of wgmma_backward_kernel.hpp share: stages, barriers, turns, products.
+/// Base of the two kernels of wgmma_backward_kernel.hpp: stages, barriers, turns, products.
 /// `Groups`: computing warpgroups. `Rows`: of each of the two tiles of a stage. `StageExtra`: further
 /// bytes of a stage. `OwnTiles`: that the block holds throughout.
 template <class Frame_, int Groups, int HeadDim, int Rows, int StageExtra, int OwnTiles = 2>
@@ -22,7 +22,7 @@ struct WgmmaBackward : Frame_ {
   static constexpr int groups = Groups;
   static constexpr int threads = (1 + Groups) * group_threads;
   static constexpr int blocks_per_multiprocessor = 1;
-  // The threads start with 65,536 / threads registers each, which are divided anew.
+  // The threads start with 65,536 / threads registers each, which are redistributed.
   static constexpr int loading_registers = Groups == 2 ? 40 : 32;
   static constexpr int computing_registers = Groups == 2 ? 232 : 160;
 

@@ -17,11 +17,12 @@
 ///                            when the former are there: free the stage, begin dP, which needs their
 ///                            operands' registers;  P when S is there, dS when dP is there
 ///
-/// The computing warpgroups begin products in turns, so that the exponentials of one run beside the
-/// products of another (Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.1).
+/// The computing warpgroups take turns to begin products, so that the exponentials of one run
+/// beside the products of another (Shah et al. 2024, FlashAttention-3, arXiv:2407.08608,
+/// section 3.1).
 namespace katt::attention::impl {
 
-/// What a kernel over keys computes: both gradients, or one where both do not fit the registers.
+/// Gradients that a kernel over keys computes: both, or one where both do not fit the registers.
 enum class KeyGradients { both, k, v };
 
 /// dK and dV, after BackwardStatistics.
@@ -151,8 +152,8 @@ struct FlashWgmmaBackwardKv
     }
   }
 
-  /// A computing warpgroup: the keys of the tile from 64 times its number on. What the loop seldom
-  /// needs follows from `index` anew, to save registers.
+  /// A computing warpgroup: the keys of the tile from 64 times its number on. Values that the loop
+  /// seldom needs are computed again from `index`, to save registers.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void compute(Block& block, unsigned index, LiveQueries<int>& tiles) const {
     const unsigned thread = block.thread() - group_threads;
@@ -325,8 +326,8 @@ struct FlashWgmmaBackwardQ : WgmmaBackward<TensorCoreBackward<T, HeadDim, TileQ,
     return {this->head_pair(at.head), begin, Kokkos::min(TileQ, this->rows - begin)};
   }
 
-  /// A computing warpgroup: the rows of the tile from 64 times its number on. What the loop seldom
-  /// needs follows from `index` anew, to save registers.
+  /// A computing warpgroup: the rows of the tile from 64 times its number on. Values that the loop
+  /// seldom needs are computed again from `index`, to save registers.
   template <class Block>
   KOKKOS_INLINE_FUNCTION void compute(Block& block, unsigned index, LiveKeys<int>& tiles) const {
     const unsigned thread = block.thread() - group_threads;

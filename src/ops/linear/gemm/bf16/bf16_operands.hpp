@@ -8,14 +8,14 @@
 #include "tile/bf16/bf16_units.hpp"
 #include "tile/extents.hpp"
 
-/// What the products of gemm/bf16/bf16.cpp read, and what they ask for ahead.
+/// Operands of the products of gemm/bf16/bf16.cpp, and their prefetches.
 #if defined(KATT_BF16_PANELS)
 namespace katt::linear::impl {
 
 namespace bf16_panels = tile::bf16_panels;
 
-/// A factor of the product: `extent` indices i over k steps. That of a gated product has panels of sixteen rows
-/// of the gate and of `data` by turns, as many of each as make panels.
+/// A factor of the product: `extent` indices i over k steps. In a gated product panels of sixteen
+/// rows of the gate and of `data` alternate, as many of each as make panels.
 struct Factor {
   const bf16* data;
   std::int64_t stride;
@@ -49,7 +49,7 @@ struct Factor {
   }
 };
 
-/// Lines that are asked for ahead of their use: so many a step.
+/// Prefetches so many cache lines at every step.
 struct Ahead {
   const std::byte* from = nullptr;
   std::int64_t line_bytes = 0, step_bytes = 0;  ///< distances of lines and of steps
@@ -61,7 +61,7 @@ struct Ahead {
   }
 };
 
-/// What a multiplication does beside its products.
+/// Work beside the products of a multiplication: prefetches alone.
 struct Prefetches {
   Ahead first, second;
 

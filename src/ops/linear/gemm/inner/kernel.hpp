@@ -28,7 +28,7 @@ struct WidenedLines {
   static constexpr int elements = lanes;       ///< of a row that a sum takes at a time
   static constexpr int line = 64 / sizeof(T);  ///< elements of a line of B
   static constexpr int vectors = std::max(1, line / lanes);  ///< that a line makes
-  /// Most rows of A beside which a stream of B, asked for ahead, is read faster than rows side by side.
+  /// Most rows of A beside which a prefetched stream of B is read faster than rows side by side.
   static constexpr int most_asked = lanes > 8 && (sizeof(T) == 2 || tile::is_zen5) ? 2 : 0;
   /// True when the processor foresees the stream of a single row better than it is asked for. The chain of a sum
   /// takes Zen 5 as long as the memory in 16 bits, AVX2 longer.

@@ -69,8 +69,8 @@ struct InnerPlan {
 #endif
   }
   /// Most packed bytes of A beside which the processor itself foresees a stream of B, where that is best left to
-  /// it, and beside which a stream that asks for rows ahead does better than several rows side by side: more in
-  /// Zen 5's larger first-level cache.
+  /// it, and beside which a stream that prefetches rows does better than several rows side by side:
+  /// more in Zen 5's larger first-level cache.
   static constexpr std::int64_t foreseen_bytes = tile::is_zen5 ? 32768 : 12288;
   static constexpr std::int64_t asked_bytes = tile::is_zen5 ? 28672 : 20480;
   static constexpr std::int64_t line_bytes =
@@ -189,7 +189,7 @@ struct InnerPanel {
     constexpr std::int64_t room = most_inner_rows * wide;
     float columns[room];  // (m, width)
     float gates[room];
-    // Rows of the gate and of B by turns: few turns, since each is a stream of its own.
+    // Rows of the gate and of B alternate, in few turns, since each is a stream of its own.
     const std::int64_t width = args.is_gated() ? room / plan.m / group * group : wide;
     for (std::int64_t row = item * plan.panel_rows; row < end; row += width) {
       const std::int64_t count = std::min(width, end - row);

@@ -12,7 +12,7 @@
 #include "tile/rows/elementwise.hpp"
 #include "tile/vec/vec.hpp"
 
-/// What multiplies outer products: a step of k (two of them in pairs of bf16) of 32 bits of a row of
+/// Units of outer products: a step of k (two of them in pairs of bf16) of 32 bits of a row of
 /// op(A), broadcast, times a group of columns of B, which are two vectors.
 namespace katt::linear::impl {
 
