@@ -37,6 +37,7 @@ def place(tmp_path, monkeypatch):
     quick("attention", seq=64, output=results / "mine.h5")
     monkeypatch.setattr(katt, "sweep", quick)
     monkeypatch.setattr(Figure, "savefig", unrendered)
+    monkeypatch.setattr("katt_report.pages.output.of_few_colours", lambda png: png)
     monkeypatch.chdir(tmp_path)
 
 
