@@ -226,8 +226,7 @@ struct Shards {
   io::SafetensorsWriter model, state;
 };
 
-/// The writing side of a rank. It takes part in the exchange also after a failure; all ranks learn
-/// of the failure in agree().
+/// The writing side of a rank. After a failure it still takes part; all learn of it in agree().
 class Own {
  public:
   template <class Function>
