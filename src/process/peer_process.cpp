@@ -16,13 +16,13 @@
 #include <cstring>
 #include <fstream>
 #include <new>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "core/text.hpp"
 #include "process/child_process.hpp"
 
 extern char** environ;
@@ -229,9 +229,7 @@ void PeerProcess::refuse_more() {
 bool PeerProcess::wait_for(short event, const Stopwatch& watch, const std::string& fault) {
   if (stop_) give_up("was stopped");
   if (watch.seconds() > launch_.timeout_s) {
-    std::ostringstream limit;
-    limit << launch_.timeout_s;
-    give_up(fault + " within " + limit.str() + " s");
+    give_up(fault + " within " + to_text(launch_.timeout_s) + " s");
   }
   pollfd waiting{.fd = socket_, .events = event, .revents = 0};
   constexpr int patience_ms = 100;  // time until the stop flag is seen

@@ -235,6 +235,9 @@ def test_arrays_that_share_memory():
     columns = memory.reshape(6, 12)  # beside each other they share none
     katt.convert_dtype(columns[:, :6], columns[:, 6:])
     assert (columns[:, :6] == columns[:, 6:]).all()
+    columns[:, 6:] += 1
+    katt.convert_dtype(columns[:, 6:], columns[:, :6])
+    assert (columns[:, :6] == columns[:, 6:]).all()
 
 
 def test_an_array_that_cannot_be_written(generator):

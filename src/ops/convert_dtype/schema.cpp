@@ -20,8 +20,8 @@ struct Place {
   [[nodiscard]] bool meets(const Place& other) const {
     if (begin >= other.end || other.begin >= end) return false;
     if (stride != other.stride || stride == 0) return true;
-    const std::size_t apart =
-        (other.begin - begin) % stride;  // columns of one matrix may lie apart
+    // Columns of one matrix may lie apart, in either order.
+    const std::size_t apart = (other.begin % stride + stride - begin % stride) % stride;
     return apart < width || apart + other.width > stride;
   }
 };
