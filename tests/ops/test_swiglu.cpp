@@ -95,6 +95,23 @@ TEST_P(Swiglu, LargeValuesGiveNoNan) {
   });
 }
 
+TEST_P(Swiglu, GradientsOfLargeFactorsAreFinite) {
+  // dout · up overflows; dgate, with the slope of a gate at −40, and dup do not
+  const float large = GetParam() == Dtype::f16 ? 3e2F : 1e20F;
+  Problem p = make_problem<Bwd>(1, 67, GetParam());
+  p.values["gate"].assign(67, GetParam() == Dtype::f16 ? -8.0F : -40.0F);
+  p.values["up"].assign(67, round_to(p.dtype, large));
+  p.values["dout"] = p.values["up"];
+  testing::for_each_exec([&](const auto& exec) {
+    const HostValues made = run(exec, p, "fused");
+    const ReferenceElement exact =
+        reference_element(p.values["gate"][0], p.values["up"][0], p.values["dout"][0]);
+    for (std::size_t i = 0; i < 67; ++i) {
+      EXPECT_NEAR(made.at("dgate")[i] / exact.dgate, 1, 4 * epsilon_of(p.dtype)) << i;
+    }
+  });
+}
+
 TEST_P(Swiglu, TwoGradientsMayBeTwoInputs) {
   const Problem p = make_problem<Bwd>(5, 261, GetParam());
   testing::for_each_exec([&](const auto& exec) {

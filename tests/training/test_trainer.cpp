@@ -90,10 +90,12 @@ TEST(Trainer, CheckpointingChangesNoBit) {
 TEST(Trainer, GradientsAreThoseOfFiniteDifferences) {
   // d loss / d p · direction, by central differences of the loss along the gradient itself.
   const TokenData data = small_data();
-  for (const bool tied : {false, true}) {
+  for (const char* swiglu : {"naive", "fused"}) {
+    const bool tied = swiglu == std::string("naive");
     const nlohmann::json changes = {
         {"tie_word_embeddings", tied}, {"attention_bias", true}, {"mlp_bias", true}};
-    Trainer trainer = small_trainer({.schedule = {.rate = 0}}, changes);
+    Trainer trainer =
+        small_trainer({.schedule = {.rate = 0}, .kernels = {.swiglu = swiglu}}, changes);
     const auto loss_at = [&](const std::vector<float>& parameters) {
       const test::TemporaryFolder folder;
       std::vector<io::SafetensorsTensor> tensors;
@@ -117,7 +119,7 @@ TEST(Trainer, GradientsAreThoseOfFiniteDifferences) {
       minus[i] -= step * gradient[i];
     }
     const double slope = (loss_at(plus) - loss_at(minus)) / (2 * 0.02);
-    EXPECT_NEAR(slope, log.grad_norm, 0.01 * log.grad_norm) << "tied " << tied;
+    EXPECT_NEAR(slope, log.grad_norm, 0.01 * log.grad_norm) << swiglu;
   }
 }
 

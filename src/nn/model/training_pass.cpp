@@ -156,6 +156,8 @@ void TrainingPass<Exec>::lay_out(Arena arena) {
   buffers_.g = stream();
   buffers_.dqkv = rows(qkv);
   buffers_.dattended = rows(config_.q_size());
+  // "naive" writes dup before it reads up.
+  if (options_.kernels.swiglu == "naive") buffers_.dgate_up = rows(2 * config_.intermediate_size);
   // the largest gradient that an operator gives in the model's dtype: an embedding, or a bias
   const std::int64_t table = slice_.embedding || slice_.head ? config_.vocab_size * hidden : hidden;
   buffers_.staging =

@@ -80,8 +80,8 @@ struct Activate {
   }
 };
 
-/// dgate = dout · up · silu′(gate), dup = dout · silu(gate); and out = silu(gate) · up where asked
-/// for.
+/// dgate = dout · silu′(gate) · up, dup = dout · silu(gate); and out = silu(gate) · up where asked
+/// for. In this order: |silu′| < 1.1, while dout · up may overflow where dgate does not.
 template <class T>
 struct ActivateBackward {
   static constexpr int chunks = 2;  ///< of six tensors
@@ -94,7 +94,7 @@ struct ActivateBackward {
     const SiluPair<T, Vec> silu(load_ahead<Vec>(gate.at(row, column), lanes));
     const Vec u = load_ahead<Vec>(up.at(row, column), lanes);
     const Vec d = load_ahead<Vec>(dout.at(row, column), lanes);
-    tile::store(dgate.at(row, column), Vec(d * u * silu.slope), lanes);
+    tile::store(dgate.at(row, column), Vec(d * silu.slope * u), lanes);
     tile::store(dup.at(row, column), Vec(d * silu.value), lanes);
     if (out.data != nullptr) tile::store(out.at(row, column), Vec(silu.value * u), lanes);
   }
@@ -108,8 +108,8 @@ struct ActivateBackward {
     load_two_ahead(dout.at(row, column), d[0], d[1]);
     const SiluPair<T, Vec> first(g[0]);
     const SiluPair<T, Vec> second(g[1]);
-    tile::store_two(dgate.at(row, column), Vec(d[0] * u[0] * first.slope),
-                    Vec(d[1] * u[1] * second.slope), lanes);
+    tile::store_two(dgate.at(row, column), Vec(d[0] * first.slope * u[0]),
+                    Vec(d[1] * second.slope * u[1]), lanes);
     tile::store_two(dup.at(row, column), Vec(d[0] * first.value), Vec(d[1] * second.value), lanes);
     if (out.data != nullptr) {
       tile::store_two(out.at(row, column), Vec(first.value * u[0]), Vec(second.value * u[1]),

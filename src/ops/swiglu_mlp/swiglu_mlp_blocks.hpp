@@ -16,12 +16,15 @@ struct Range {
   std::int64_t begin, count;
 };
 
-/// Calls f(range) for the blocks of at most `size` that make up [0, total).
+/// Calls f(range) for the blocks of at most `size` that make up [0, total); once, with an empty
+/// block, where total is 0: a sum of nothing is written too.
 template <class F>
 void for_each_block(std::int64_t total, std::int64_t size, const F& f) {
-  for (std::int64_t begin = 0; begin < total; begin += size) {
+  std::int64_t begin = 0;
+  do {
     f(Range{begin, std::min(size, total - begin)});
-  }
+    begin += size;
+  } while (begin < total);
 }
 
 template <bool Const>
