@@ -41,12 +41,12 @@ function(katt_precompile target)
   endif()
 endfunction()
 
-# katt_join_sources(TARGET): compiles five sources at a time. Half of what a source without kernels takes is
+# katt_join_sources(TARGET): compiles ten sources at a time. Half of what a source without kernels takes is
 # the same std::string, std::function and JSON in each; so the program is built in two thirds of the time.
 # Names in anonymous namespaces are then shared by neighbours. KATT_UNITY=OFF compiles every source alone
 # (scripts/lint, and whoever edits one file many times).
 function(katt_join_sources target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${KATT_UNITY} UNITY_BUILD_BATCH_SIZE 5)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${KATT_UNITY} UNITY_BUILD_BATCH_SIZE 10)
   # GCC takes what is included for a header, whose structs must not hold a type of one source.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()

@@ -56,6 +56,35 @@ TEST(Sampling, CutsToTopKAndTopP) {
   EXPECT_EQ(shares({.temperature = 1.0, .top_k = 1}).size(), 1U);
 }
 
+TEST(Sampling, OfALargeVocabularyFollowsTheProbabilities) {
+  // nearly flat, so that far more candidates than are sorted at first are looked at
+  constexpr std::size_t vocabulary = 3001;
+  std::vector<float> flat(vocabulary);
+  for (std::size_t i = 0; i < vocabulary; ++i) flat[i] = -1e-3F * static_cast<float>(i);
+  for (const SamplingOptions& options :
+       {SamplingOptions{.temperature = 1.0}, SamplingOptions{.temperature = 1.0, .top_k = 1500},
+        SamplingOptions{.temperature = 1.0, .top_p = 0.75}}) {
+    const double end = options.top_k > 0 ? 1.5 : options.top_p < 1.0 ? 1.2456 : 3.0;
+    const double expected =
+        (1 - (1 + end) * std::exp(-end)) / (1 - std::exp(-end));  // mean of i/1000
+    constexpr int draws = 1000;
+    Sampler sampler(options);
+    double mean = 0;
+    for (int i = 0; i < draws; ++i) {
+      mean += static_cast<double>(sampler.pick(flat)) / 1000 / draws;
+    }
+    EXPECT_NEAR(mean, expected, 0.08) << options.top_k << " " << options.top_p;
+  }
+}
+
+TEST(Sampling, RefusesLogitsOfWhichNothingCanBeDrawn) {
+  Sampler sampler({.temperature = 1.0});
+  EXPECT_EQ(test::message_of<std::runtime_error>([&] {
+              (void)sampler.pick(std::vector<float>{1.0F, NAN, 2.0F});
+            }),
+            "the logit of token 1 is nan: nothing can be drawn");
+}
+
 TEST(Sampling, RepeatsWithItsSeed) {
   const auto draw = [](std::uint64_t seed) {
     Sampler sampler({.temperature = 1.0, .seed = seed});

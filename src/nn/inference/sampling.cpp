@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <string>
 
 #include "core/error.hpp"
@@ -32,24 +33,45 @@ std::int64_t Sampler::pick(std::span<const float> logits) {
   const double most = *std::ranges::max_element(logits);
   for (std::size_t token = 0; token < logits.size(); ++token) {
     candidates_.emplace_back((logits[token] - most) / options_.temperature, token);
+    if (std::isnan(candidates_.back().first)) {
+      throw std::runtime_error("the logit of token " + std::to_string(token) + " is " +
+                               std::to_string(logits[token]) + ": nothing can be drawn");
+    }
   }
   // the most likely first; of equals the first
-  std::ranges::sort(candidates_, [](const auto& a, const auto& b) {
+  const auto before = [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second < b.second;
-  });
+  };
   if (options_.top_k > 0 && options_.top_k < static_cast<std::int64_t>(candidates_.size())) {
+    std::ranges::nth_element(candidates_, candidates_.begin() + options_.top_k, before);
     candidates_.resize(static_cast<std::size_t>(options_.top_k));
   }
   double total = 0;
   for (auto& [weight, token] : candidates_) total += weight = std::exp(weight);
-  double kept = 0;
-  std::size_t count = 0;
-  while (count < candidates_.size() && (count == 0 || kept < options_.top_p * total)) {
-    kept += candidates_[count++].first;
+  // Few of a vocabulary are looked at, so only those are sorted, four times as many each time.
+  std::size_t sorted = 0;
+  const auto candidate = [&](std::size_t i) {
+    if (i == sorted) {
+      const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted);
+      sorted = std::min(candidates_.size(), std::max<std::size_t>(64, 4 * sorted));
+      const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted);
+      std::nth_element(begin, end, candidates_.end(), before);
+      std::sort(begin, end, before);
+    }
+    return candidates_[i];
+  };
+  double kept = total;
+  std::size_t count = candidates_.size();
+  if (options_.top_p < 1.0) {
+    kept = candidate(0).first;
+    count = 1;
+    while (count < candidates_.size() && kept < options_.top_p * total) {
+      kept += candidate(count++).first;
+    }
   }
   double left = testing::uniform(options_.seed, drawn_++) * kept;
   for (std::size_t i = 0; i < count; ++i) {
-    left -= candidates_[i].first;
+    left -= candidate(i).first;
     if (left < 0) return candidates_[i].second;
   }
   return candidates_[count - 1].second;

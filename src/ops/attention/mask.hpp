@@ -73,6 +73,21 @@ struct BlockMask {
   KOKKOS_INLINE_FUNCTION bool visible(std::int64_t i, std::int64_t j) const {
     return blocks == nullptr || blocks[block_of(i) * columns + block_of(j)] != 0;
   }
+  /// Calls f(j) for the keys in [begin, end) whose blocks query i does not see, where there are
+  /// blocks.
+  template <class F>
+  KOKKOS_INLINE_FUNCTION void for_each_hidden(std::int64_t i, std::int64_t begin, std::int64_t end,
+                                              const F& f) const {
+    if (begin >= end) return;
+    const std::uint8_t* row = blocks + block_of(i) * columns;
+    for (std::int64_t c = block_of(begin); begin < end; ++c) {
+      const std::int64_t next = Kokkos::min(end, (c + 1) * size);
+      if (row[c] == 0) {
+        for (std::int64_t j = begin; j < next; ++j) f(j);
+      }
+      begin = next;
+    }
+  }
   KOKKOS_INLINE_FUNCTION TileState tile(std::int64_t first, std::int64_t last,
                                         std::int64_t key_begin, std::int64_t key_end) const {
     if (blocks == nullptr) return TileState::full;

@@ -260,19 +260,16 @@ struct EntryScores : ScoreRules<T, Rule> {
       });
     }
     if (state == TileState::full) return;
-    if (mask.blocks.blocks == nullptr) {
-      engine.clip([&](int r) {
-        const std::int64_t i = rows.query(r);
-        return tile::ColumnRange{static_cast<float>(mask.interval.begin(i) - key),
-                                 static_cast<float>(mask.interval.end(i) - key)};
-      });
-      return;
-    }
-    engine.for_each_row([&](int r, const typename Engine::ScoreRow& score) {
+    engine.clip([&](int r) {
       const std::int64_t i = rows.query(r);
-      for (int j = 0; j < columns; ++j) {
-        if (!mask.visible(i, key + j)) score(j) = -Kokkos::Experimental::infinity_v<float>;
-      }
+      return tile::ColumnRange{static_cast<float>(mask.interval.begin(i) - key),
+                               static_cast<float>(mask.interval.end(i) - key)};
+    });
+    if (mask.blocks.blocks == nullptr) return;
+    engine.for_each_row([&](int r, const typename Engine::ScoreRow& score) {
+      mask.blocks.for_each_hidden(rows.query(r), key, key + columns, [&](std::int64_t j) {
+        score(static_cast<int>(j - key)) = -Kokkos::Experimental::infinity_v<float>;
+      });
     });
   }
 };

@@ -105,9 +105,10 @@ struct LargestOfRow {
   float* largest;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team, std::int64_t t) const {
-    tile::RowMax<Exec> found(Kokkos::Experimental::finite_min_v<float>);
-    tile::for_columns<Exec>(team, 0, static_cast<std::int64_t>(x.extent(1)),
-                            [&]<class V>(std::int64_t c) { found.add(tile::load<V>(&x(t, c))); });
+    tile::RowMax<Exec, tile::column_slots> found(Kokkos::Experimental::finite_min_v<float>);
+    tile::for_columns<Exec>(
+        team, 0, static_cast<std::int64_t>(x.extent(1)),
+        [&]<class V>(std::int64_t c, int slot) { found.add(tile::load<V>(&x(t, c)), slot); });
     const float value = found.total(team);
     if (team.team_rank() == 0) largest[t] = value;
   }

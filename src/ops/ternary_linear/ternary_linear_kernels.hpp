@@ -26,9 +26,9 @@ inline constexpr double least_largest = 1e-5;
 /// max(max |row|, 1e-5), what a token is divided by.
 template <class Exec, class Team, class T>
 KOKKOS_INLINE_FUNCTION double token_largest(const Team& team, const T* row, std::int64_t n) {
-  tile::RowMax<Exec> found(0.0F);
-  tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-    found.add(V(Kokkos::abs(tile::load<V>(row + c))));
+  tile::RowMax<Exec, tile::column_slots> found(0.0F);
+  tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c, int slot) {
+    found.add(V(Kokkos::abs(tile::load<V>(row + c))), slot);
   });
   const auto largest = static_cast<double>(found.total(team));
   return largest > least_largest ? largest : least_largest;

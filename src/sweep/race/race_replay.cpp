@@ -79,7 +79,7 @@ class Drawn {
   std::vector<std::vector<double>> samples_;
 };
 
-void add(Searches& searches, std::size_t winner, double cost_s, int rounds) {
+void add_search(Searches& searches, std::size_t winner, double cost_s, int rounds) {
   searches.winners.push_back(winner);
   searches.cost_s.push_back(cost_s);
   searches.rounds.push_back(rounds);
@@ -98,7 +98,7 @@ void follow_race(const Drawn& drawn, const ReplayOptions& options, Searches& sea
     for (const Race::Member& member : race.members()) cost_s += drawn.cost_s(member.id, round);
     static_cast<void>(race.after_round(samples));
   }
-  add(searches, winner_of(race.members(), samples, options.rule), cost_s, round);
+  add_search(searches, winner_of(race.members(), samples, options.rule), cost_s, round);
 }
 
 /// The choice of an exhaustive measurement: the lowest median, or the default unless it is slower.
@@ -132,7 +132,7 @@ void measure_all(const Drawn& drawn, const ReplayOptions& options, Searches& sea
     ++round;
     for (const std::size_t i : order) cost_s += drawn.cost_s(i, round);
   }
-  add(searches, exhaustive_choice(drawn, round), cost_s, round);
+  add_search(searches, exhaustive_choice(drawn, round), cost_s, round);
 }
 
 }  // namespace

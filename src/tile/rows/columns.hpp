@@ -216,23 +216,33 @@ class RowSum {
   float tail_ = 0.0F;
 };
 
-/// A maximum over the columns of a row, starting from a given value. A NaN may be lost.
-template <class Exec>
+/// A maximum over the columns of a row, starting from a given value, in as many accumulators as the
+/// loop has slots. A NaN may be lost.
+template <class Exec, int Slots = 1>
 class RowMax {
+  static_assert(Slots == 1 || Slots == column_slots);
+  using Vec = VecOf<Exec>;
+
  public:
-  KOKKOS_FORCEINLINE_FUNCTION explicit RowMax(float start) : vector_(start), tail_(start) {}
+  KOKKOS_FORCEINLINE_FUNCTION explicit RowMax(float start) : tail_(start) {
+    for (Vec& vector : vectors_) vector = Vec(start);
+  }
   template <class V>
-  KOKKOS_FORCEINLINE_FUNCTION void add(const V& value) {
+  KOKKOS_FORCEINLINE_FUNCTION void add(const V& value, int slot = 0) {
     if constexpr (PackVector<V>) {
-      vector_ = max(vector_, reduce_max(value));
-    } else if constexpr (std::is_same_v<V, VecOf<Exec>>) {
-      vector_ = max(vector_, value);
+      vectors_[slot] = max(vectors_[slot], reduce_max(value));
+    } else if constexpr (std::is_same_v<V, Vec>) {
+      vectors_[slot] = max(vectors_[slot], value);
     } else {
       tail_ = max(tail_, value);
     }
   }
   /// The maximum of this thread.
-  KOKKOS_FORCEINLINE_FUNCTION float mine() const { return max(reduce_max(vector_), tail_); }
+  KOKKOS_FORCEINLINE_FUNCTION float mine() const {
+    Vec largest = vectors_[0];
+    for (int slot = 1; slot < Slots; ++slot) largest = max(largest, vectors_[slot]);
+    return max(reduce_max(largest), tail_);
+  }
   /// The maximum over the team, the same for all of its threads.
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION float total(const Team& team) const {
@@ -242,7 +252,7 @@ class RowMax {
   }
 
  private:
-  VecOf<Exec> vector_;
+  Vec vectors_[Slots];
   float tail_;
 };
 

@@ -55,9 +55,10 @@ KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* r
     constexpr std::int64_t block = 1024;
     for (std::int64_t begin = 0; begin < n; begin += block) {
       const std::int64_t end = Kokkos::min(begin + block, n);
-      RowMax<Exec> largest(running.max);
-      for_columns<Exec>(team, begin, end,
-                        [&]<class V>(std::int64_t c) { largest.add(load<V>(row + c)); });
+      RowMax<Exec, column_slots> largest(running.max);
+      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c, int slot) {
+        largest.add(load<V>(row + c), slot);
+      });
       const float next = largest.mine();
       RowSum<Exec> sum;
       for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c) {
@@ -87,9 +88,10 @@ class KeptExponentials {
     n_ = n;
     for (std::int64_t begin = 0; begin < n; begin += block) {
       const std::int64_t end = Kokkos::min(begin + block, n);
-      RowMax<Exec> largest(running.max);
-      for_columns<Exec>(team, begin, end,
-                        [&]<class V>(std::int64_t c) { largest.add(load<V>(row + c)); });
+      RowMax<Exec, column_slots> largest(running.max);
+      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c, int slot) {
+        largest.add(load<V>(row + c), slot);
+      });
       const float next = largest.mine();
       RowSum<Exec> sum;
       for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c) {

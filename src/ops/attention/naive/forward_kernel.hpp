@@ -71,15 +71,14 @@ struct RowSoftmax {
       }
     }
     if (rule.mask.blocks.blocks != nullptr) {
-      for (std::int64_t j = begin + team.team_rank(); j < end; j += team.team_size()) {
-        if (!rule.mask.blocks.visible(i, j)) row[j] = static_cast<T>(-infinity);
-      }
-      team.team_barrier();
+      rule.mask.blocks.for_each_hidden(i, begin, end,
+                                       [&](std::int64_t j) { row[j] = static_cast<T>(-infinity); });
     }
 
-    tile::RowMax<Exec> row_max(-infinity);
-    tile::for_columns<Exec>(team, begin, end,
-                            [&]<class V>(std::int64_t j) { row_max.add(tile::load<V>(row + j)); });
+    tile::RowMax<Exec, tile::column_slots> row_max(-infinity);
+    tile::for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t j, int slot) {
+      row_max.add(tile::load<V>(row + j), slot);
+    });
     const ScoreUnit unit = rule.unit();
     // Finite, so that a row whose scores are all −inf has sum 0 without a case of its own.
     const float lowest = tile::lowest_score;

@@ -325,11 +325,9 @@ struct FlashBackward : BackwardProblem<T, Rule> {
       begin = position<int>(live.begin - key, keys);
       end = Kokkos::max(begin, position<int>(live.end - key, keys));
       if (scores.mask.blocks.blocks != nullptr) {
-        for (int j = begin; j < end; ++j) {
-          if (!scores.mask.blocks.visible(i, key + j)) {
-            s[j] = -Kokkos::Experimental::infinity_v<float>;
-          }
-        }
+        scores.mask.blocks.for_each_hidden(i, key + begin, key + end, [&](std::int64_t j) {
+          s[j - key] = -Kokkos::Experimental::infinity_v<float>;
+        });
       }
     }
     if constexpr (Scores::has_any_rule) {
