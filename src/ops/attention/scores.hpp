@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "ops/attention/mask.hpp"
+#include "tile/engines/add_rows.hpp"
 #include "tile/engines/engine.hpp"
 #include "tile/vec/vec.hpp"
 
@@ -254,10 +255,19 @@ struct EntryScores : ScoreRules<T, Rule> {
                                                 const PackedRowsOf<Int>& rows, std::int64_t key,
                                                 int columns) const {
     if (this->bias) {
-      engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {
-        const T* added = this->bias.row(batch, rows.head(r), rows.query(r)) + key;
-        for (int j = 0; j < columns; ++j) row(j) = this->biased(row(j), added[j]);
-      });
+      const auto added = [&](int r) {
+        return this->bias.row(batch, rows.head(r), rows.query(r)) + key;
+      };
+      if constexpr (tile::ColumnsOuter<Engine>) {
+        engine.for_each_part([&](const tile::ScorePart& part) {
+          tile::add_rows<typename Engine::Vec>(part, columns, added);
+        });
+      } else {
+        engine.for_each_row([&](int r, const typename Engine::ScoreRow& row) {
+          const T* of_row = added(r);
+          for (int j = 0; j < columns; ++j) row(j) = this->biased(row(j), of_row[j]);
+        });
+      }
     }
     if (state == TileState::full) return;
     engine.clip([&](int r) {

@@ -56,6 +56,7 @@ class SimdEngine {
   static constexpr int tile_kv = TileKv;
   static constexpr int lanes = lanes_v<Exec>;
   static constexpr bool on_host = is_host_v<Exec>;
+  static constexpr bool columns_outer = on_host;  ///< of for_each_part()
 
   /// head_dim padded to whole vectors.
   KOKKOS_INLINE_FUNCTION static constexpr int padded(int head_dim) {

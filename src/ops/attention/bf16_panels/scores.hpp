@@ -58,6 +58,7 @@ struct BlockRows {
 /// The scores of a key block as EntryScores sees them: [query panel 2][32 keys][16 queries].
 struct ScoreTile {
   using Vec = bf16_panels::HostVec;
+  static constexpr bool columns_outer = true;  ///< of for_each_part()
   float* scores;
   int rows;
   int columns;
