@@ -26,7 +26,7 @@ class Sampler {
   explicit Sampler(const SamplingOptions& options);
 
   /// The next token for these logits, divided by the temperature, cut to top_k, then to top_p.
-  /// Throws std::runtime_error where it is drawn and a logit is NaN or the largest one infinite.
+  /// They are finite, which Session has seen to.
   std::int64_t pick(std::span<const float> logits);
 
  private:
