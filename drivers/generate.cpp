@@ -300,6 +300,7 @@ int generate_command(const Invocation& invocation) {
     nn::Session session(model, of_session);
     tell_threads(options.threads);
     tell_note(nn::parameters_note(options.folder));
+    tell_note(positions_note(model.config(), of_session.capacity));
     tell_more(options.resolved_text());
     if (how.stop_at_eos && model.config().eos_token_ids.empty()) {
       tell_note("--stop-at-eos: " + options.folder.string() +

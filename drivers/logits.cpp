@@ -52,6 +52,7 @@ int logits_command(const Invocation& invocation) {
     nn::Session session(model, of_session);
     tell_threads(options.threads);
     tell_note(nn::parameters_note(options.folder));
+    tell_note(positions_note(model.config(), count));
     tell_more(options.resolved_text());
     shape = {count, model.config().vocab_size};
     result.set("logits", {shape, session.append(tokens, true)});

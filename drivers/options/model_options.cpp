@@ -54,6 +54,13 @@ std::vector<std::int64_t> parse_tokens(const std::string& text, const std::strin
   return tokens;
 }
 
+std::string positions_note(const nn::LlamaConfig& config, std::int64_t tokens) {
+  if (tokens <= config.max_position_embeddings) return "";
+  return "a text of up to " + std::to_string(tokens) + " tokens, more than the " +
+         std::to_string(config.max_position_embeddings) +
+         " of max_position_embeddings in the model's config.json";
+}
+
 void check_fits(const std::string& what, std::size_t bytes, Backend backend) {
   const std::size_t available = bench::available_memory(backend);
   if (bytes <= available) return;

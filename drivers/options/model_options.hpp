@@ -40,6 +40,9 @@ struct ModelOptions {
 /// the ranks on the same device share its memory.
 [[nodiscard]] std::size_t ranks_on_memory(int ranks_on_host, const ModelOptions& options);
 
+/// A note where a text of so many tokens is longer than the model says it takes; else empty.
+[[nodiscard]] std::string positions_note(const nn::LlamaConfig& config, std::int64_t tokens);
+
 /// Throws InputError when the backend has less free memory.
 void check_fits(const std::string& what, std::size_t bytes, Backend backend);
 

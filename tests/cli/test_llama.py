@@ -146,6 +146,14 @@ def test_stops_at_every_end(katt, model):
         *options, *ways[0])
 
 
+def test_tells_of_a_text_beyond_the_positions(katt, model):
+    folder = model(random_tensors(), max_position_embeddings=16)
+    for tokens, said in [(13, ""), (14, "katt: a text of up to 17 tokens, more than the 16 of max_position_embeddings "
+                                        "in the model's config.json\n")]:
+        done = katt.runs("generate", "--model", folder, "--tokens", "1,2,3", "--max-new-tokens", tokens, "--json")
+        assert done.stderr == said
+
+
 NOT_FINITE = "the logits are not finite at position"
 
 
