@@ -244,11 +244,12 @@ int generate_command(const Invocation& invocation) {
     prompts.front().push_back(static_cast<unsigned char>(byte));
   }
   if (prompts_file) prompts = read_prompts(*prompts_file);
-  if (prompts.front().empty()) throw InputError("--text: is empty, expected a prompt");
   how.max_new_tokens = line.count("--max-new-tokens", 1, 32);
+  const double top_p = line.number("--top-p", 0, 1, 1);
+  if (top_p == 0) throw InputError("--top-p: holds 0, expected more than 0, at most 1");
   how.sampling = {.temperature = line.number("--temperature", 0, 1e6, 0),
                   .top_k = line.count("--top-k", 0, 0),
-                  .top_p = line.number("--top-p", 0, 1, 1),
+                  .top_p = top_p,
                   .seed = options.seed};
   for (const std::string name : {"--top-k", "--top-p"}) {
     if (line.text(name) && how.sampling.is_greedy()) {
@@ -281,8 +282,14 @@ int generate_command(const Invocation& invocation) {
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
     nn::SessionOptions of_session{.capacity = std::ssize(prompts.front()) + how.max_new_tokens};
+    if (!text) {
+      const std::int64_t vocabulary = nn::read_config(options.folder).vocab_size;
+      for (std::size_t i = 0; i < prompts.size(); ++i) {
+        check_vocabulary(prompts[i], prompts_file ? line_of(*prompts_file, i) : "--tokens",
+                         vocabulary);
+      }
+    }
     if (prompts_file) {
-      check_vocabulary(prompts, *prompts_file, nn::read_config(options.folder).vocab_size);
       of_session = nn::session_for(prompts, how.max_new_tokens, batch, window, sinks);
     }
     of_session.chunk = most;

@@ -5,6 +5,7 @@
 #include "core/execution.hpp"
 #include "drivers/options/layout_options.hpp"
 #include "drivers/options/model_options.hpp"
+#include "drivers/options/prompts.hpp"
 #include "drivers/runtime/claim.hpp"
 #include "drivers/runtime/commands.hpp"
 #include "drivers/runtime/messages.hpp"
@@ -46,6 +47,7 @@ int logits_command(const Invocation& invocation) {
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     const auto count = static_cast<std::int64_t>(tokens.size());
     const nn::SessionOptions of_session{.capacity = count, .groups = ranks.replicas().model};
+    check_vocabulary(tokens, "--tokens", nn::read_config(options.folder).vocab_size);
     check_inference_fits(exec, options, of_session);
     const auto model =
         nn::open_model(exec, options.folder, options.dtype, options.seed, of_session.groups);

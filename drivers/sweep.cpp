@@ -34,11 +34,9 @@ namespace {
 std::optional<std::filesystem::path> tuning_path(const std::optional<std::string>& option) {
   if (!option) return bench::usual_tuning_file();
   std::error_code error;
-  if (option->empty() || !std::filesystem::exists(*option, error)) {
+  if (!std::filesystem::exists(*option, error)) {
     throw InputError("--tuning " + *option + ": " +
-                     (option->empty() ? "is empty"
-                      : error         ? "cannot be read: " + error.message()
-                                      : "no such file") +
+                     (error ? "cannot be read: " + error.message() : "no such file") +
                      "; expected one that katt tune wrote");
   }
   return *option;
@@ -144,6 +142,9 @@ int sweep_command(const Invocation& invocation) {
   if (by_all_ranks) bench::share_cores(ranks, request.entries);
   else if (ranks.size() > 1) bench::allow_all_processors();
   bench::Progress progress(messages(), is_verbose());
+  if (by_all_ranks && first && request.settings.profile) {
+    progress.note("--profile: rows that all ranks measure together have none");
+  }
   const bool tuned = bench::asks_for_tuning(request.entries);
   std::optional<std::filesystem::path> tuned_tiles;
   bench::Tuning tuning;

@@ -110,7 +110,6 @@ int tune_command(const Invocation& invocation) {
   }
   const std::filesystem::path path = output ? std::filesystem::path(*output) : *usual;
   (void)bench::Tuning::read(path);
-  if (results && results->empty()) throw InputError("--results: is empty, expected a new file");
   if (overwrite && !results) throw InputError("--overwrite: expected --results, which it replaces");
   std::vector<io::NamedPath> targets{{"-o", path}};
   if (results) targets.push_back({"--results", *results});

@@ -17,9 +17,13 @@
 namespace katt::impl {
 namespace {
 
-/// "--tile_q=32" → "--tile-q=32".
+/// "--tile_q=32" → "--tile-q=32"; "-o=FILE" → "-oFILE": CLI11 would take "=FILE" for the value.
 std::string normalised(std::string argument) {
-  if (!argument.starts_with("--")) return argument;
+  if (!argument.starts_with("--")) {
+    const bool has_value =
+        argument.size() > 3 && argument[0] == '-' && argument[1] != '=' && argument[2] == '=';
+    return has_value ? argument.erase(2, 1) : argument;
+  }
   const auto end =
       argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
   std::replace(argument.begin(), end, '_', '-');
@@ -60,7 +64,12 @@ void CommandLine::add(const std::string& names, const std::string& help, Values 
   std::optional<std::string>& value = impl_->values.emplace_back();
   for (const std::string& name : bench::split(names, ',')) impl_->by_name[name] = &value;
   CLI::Option* const added = impl_->app.add_option_function<std::string>(
-      names, [&value](const std::string& text) { value = text; }, help);
+      names,
+      [&value, name = names.substr(0, names.find(','))](const std::string& text) {
+        if (text.empty()) throw InputError(name + ": is empty, expected a value");
+        value = text;
+      },
+      help);
   added->type_name("")->group(group);
   impl_->completed[added] = std::move(values);
 }

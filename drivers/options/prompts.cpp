@@ -34,14 +34,12 @@ Prompts read_prompts(const std::filesystem::path& path) {
   return prompts;
 }
 
-void check_vocabulary(const Prompts& prompts, const std::filesystem::path& path,
+void check_vocabulary(std::span<const std::int64_t> tokens, const std::string& where,
                       std::int64_t vocab_size) {
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    for (const std::int64_t token : prompts[i]) {
-      if (token < vocab_size) continue;
-      throw InputError(line_of(path, i) + ": token " + std::to_string(token) + ": expected 0 to " +
-                       std::to_string(vocab_size - 1) + ", the vocabulary of the model");
-    }
+  for (const std::int64_t token : tokens) {
+    if (token < vocab_size) continue;
+    throw InputError(where + ": token " + std::to_string(token) + ": expected 0 to " +
+                     std::to_string(vocab_size - 1) + ", the vocabulary of the model");
   }
 }
 

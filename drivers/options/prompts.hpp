@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,8 @@ using Prompts = std::vector<std::vector<std::int64_t>>;
 /// The place of a prompt: "FILE:LINE".
 [[nodiscard]] std::string line_of(const std::filesystem::path& path, std::size_t prompt);
 
-/// Throws InputError for an id outside the vocabulary; `path` is the file of the prompts.
-void check_vocabulary(const Prompts& prompts, const std::filesystem::path& path,
+/// Throws InputError for an id outside the vocabulary; `where` is the option, or FILE:LINE.
+void check_vocabulary(std::span<const std::int64_t> tokens, const std::string& where,
                       std::int64_t vocab_size);
 
 }  // namespace katt::impl

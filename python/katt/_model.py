@@ -69,7 +69,10 @@ class Llama:
                 raise ValueError(
                     "the package tokenizers is missing, which texts need: pip install tokenizers, or pass token ids"
                 ) from None
-            self._tokenizer = Tokenizer.from_file(str(file))
+            try:
+                self._tokenizer = Tokenizer.from_file(str(file))
+            except Exception as error:  # the package has no class of its own for it
+                raise ValueError(f"{file}: holds no tokenizer: {error}") from None
         return self._tokenizer
 
     def __repr__(self) -> str:

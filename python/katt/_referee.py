@@ -32,7 +32,10 @@ def referee(
             if isinstance(content.get("candidate"), (str, Path)):
                 content["candidate"] = str(Path(content["candidate"]).absolute())
             path = Path(folder) / "task.json"
-            path.write_text(json.dumps(content))
+            try:
+                path.write_text(json.dumps(content, default=plain))
+            except TypeError as error:
+                raise ValueError(f"task: {error}") from None
         else:
             path = Path(task)
         arguments = [str(PROGRAM), "referee", str(path)]
@@ -45,3 +48,12 @@ def referee(
     if verdict is None or verdict["status"] == "interrupted" or status not in (0, 1, 3):
         raise SweepError(f"katt referee ended with status {status}: {last_line}", status)
     return verdict
+
+
+def plain(value: Any) -> Any:
+    """What JSON holds in place of a NumPy number or array, or of a path. TypeError for anything else."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"holds {value!r}, expected text, numbers, lists and dictionaries")

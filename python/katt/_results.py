@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -88,7 +89,8 @@ class Result:
         except OSError as error:
             raise ValueError(f"save: {path}: {error.strerror}, expected the place of a new file") from None
         finally:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink()
         return path
 
     def __repr__(self) -> str:

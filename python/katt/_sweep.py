@@ -21,6 +21,7 @@ from ._rules import Rule, RuleError
 from ._rules.file import write as write_rule
 
 PROGRAM = Path(__file__).with_name("bin") / "katt"
+NOT_HERE = ("dry-run", "quiet", "verbose", "json", "help")
 FLAGS = ("resume", "overwrite", "cold", "profile", "isolate", "untrusted", "no-ceilings")
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 MOST_WAIT_S = 1.0  # for a program that was asked to end
@@ -94,6 +95,8 @@ def sweep(
         option = name.removesuffix("_").replace("_", "-")
         if option in FLAGS:
             arguments += [f"--{option}"] if value else []
+        elif option in NOT_HERE:
+            raise ValueError(f"{name}: katt.sweep measures and returns the result, expected katt sweep --{option}")
         else:
             arguments += [f"--{option}", axis_text(name, value)]
     folder = None

@@ -158,6 +158,11 @@ def test_a_value_that_is_missing_is_not_the_next_option(katt):
     assert list(katt.folder.iterdir()) == []
 
 
+def test_a_short_option_takes_an_equals_sign(katt):
+    katt.runs("sweep", "softmax", "--tokens", 4, "--vocab", 16, "--no-ceilings", "--rounds", 1, "-o=out.h5")
+    assert [path.name for path in katt.folder.iterdir()] == ["out.h5"]
+
+
 def test_a_dry_run_says_what_would_be_done(katt):
     arguments = ("sweep", "attention", "--seq", "64,512k", "--heads", "2", "--variant", "naive,flash,flash_amx",
                  "--dry-run")

@@ -91,7 +91,7 @@ def test_resuming_in_the_folder_of_the_model(katt_with_files):
     assert "no run to continue" in katt.refuses(*TRAIN, "--out", "other", "--resume")
     (katt.folder / "other" / "model.safetensors").unlink()
     assert "holds config.json" in katt.refuses(*TRAIN, "--out", "other")
-    assert "--out: is empty, expected a path" in katt.refuses(*TRAIN, "--out", "")
+    assert "--out: is empty, expected a value" in katt.refuses(*TRAIN, "--out", "")
 
 
 def steps(count, *more):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy
 import pytest
 
 katt = pytest.importorskip("katt")
@@ -35,3 +36,7 @@ def test_a_verdict(tmp_path):
 def test_a_task_that_makes_no_sense():
     with pytest.raises(ValueError, match="task: operator: .*did you mean swiglu"):
         katt.referee({"candidate": "mine.so", "operator": "swigluu"})
+    with pytest.raises(ValueError, match="task: holds <object"):
+        katt.referee({"candidate": "mine.so", "operator": object()})
+    with pytest.raises(ValueError, match="did you mean swiglu"):
+        katt.referee({"candidate": "mine.so", "operator": "swigluu", "axes": {"tokens": numpy.int64(3)}})

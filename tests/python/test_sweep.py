@@ -43,7 +43,8 @@ def test_files(result, tmp_path):
     assert (katt.open(path).frame["time_s"] == result.frame["time_s"]).all()
     with pytest.raises(ValueError, match="exists, expected a new file"):
         result.save(path)
-    for place, message in ((tmp_path, "is a folder"), (tmp_path / "no/x.h5", "No such file")):
+    for place, message in ((tmp_path, "is a folder"), (tmp_path / "no/x.h5", "No such file"),
+                           (path / "x.h5", "Not a directory")):
         with pytest.raises(ValueError, match=f"save: {place}: {message}"):
             result.save(place)
     assert [file.name for file in tmp_path.iterdir()] == ["kept.h5"]
@@ -61,6 +62,8 @@ def test_files(result, tmp_path):
 def test_refusals():
     with pytest.raises(ValueError, match="--tokens"):
         katt.sweep("softmax", tokens="many", **QUICK)
+    with pytest.raises(ValueError, match="dry_run: .*expected katt sweep --dry-run"):
+        katt.sweep("softmax", dry_run=True, **QUICK)
     with pytest.raises(ValueError, match="nonsense"):
         katt.sweep("nonsense", **QUICK)
     with pytest.raises(ValueError, match="peers: mine: holds a int, expected a function"):
