@@ -163,9 +163,9 @@ std::vector<Config> all_configs() {
 class SwigluMlp : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(SwigluMlp, MatchesReferenceForEveryShapeStrideVariantAndBackend) {
-  const std::vector<std::array<std::int64_t, 3>> shapes{{16, 32, 64}, {7, 13, 17}, {1, 33, 40},
-                                                        {31, 1, 5},   {3, 8, 1},   {1, 1, 1},
-                                                        {0, 8, 5},    {3, 0, 5},   {3, 8, 0},    {65, 0, 5}};
+  const std::vector<std::array<std::int64_t, 3>> shapes{
+      {16, 32, 64}, {7, 13, 17}, {1, 33, 40}, {31, 1, 5}, {3, 8, 1},
+      {1, 1, 1},    {0, 8, 5},   {3, 0, 5},   {3, 8, 0},  {65, 0, 5}};
   for (const auto& [tokens, hidden, intermediate] : shapes) {
     const Problem p = make_problem(tokens, hidden, intermediate, GetParam());
     const ExpectedResult expected = reference(p);

@@ -190,15 +190,18 @@ def test_what_is_read_is_said(tmp_path):
         katt.Llama(tmp_path)
 
 
+def test_a_tokenizer_that_is_none(tmp_path):
+    pytest.importorskip("tokenizers")
+    (copied(tmp_path) / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="tokenizer.json: holds no tokenizer"):
+        katt.Llama(tmp_path).generate("hello")
+
+
 def test_refusals(model, tmp_path):
     with pytest.raises(ValueError, match="config.json"):
         katt.Llama(tmp_path)
     with pytest.raises(ValueError, match="tokenizer.json: no such file, expected a tokenizer"):
         model.generate("hello")
-    copied(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match="tokenizer.json: holds no tokenizer"):
-        katt.Llama(tmp_path).generate("hello")
     with pytest.raises(ValueError, match="prompt: is empty"):
         model.generate([])
     with pytest.raises(ValueError, match="max_new_tokens: holds 0"):
