@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -118,6 +119,12 @@ class Coordinator {
       if (!node.run.empty()) record_.end_run(node.run, interrupted_, node.peers.dump());
     }
     record_.sort_rows();
+  }
+
+  /// Lets the other ranks end, behind an error when they have answered.
+  void end() {
+    for (; busy_ > 0; --busy_) (void)receive(ranks_);
+    for (int rank = 1; rank < ranks_.size(); ++rank) send(ranks_, message_of(Kind::stop), rank);
   }
 
  private:
@@ -232,17 +239,26 @@ void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
 }  // namespace
 
 void together(const ranks::Communicator& ranks, const std::function<void()>& f) {
+  constexpr double good = 0, bad_input = 1, other = 2;
   std::string message;
+  double mine = good;
   try {
     f();
   } catch (const InputError& error) {
+    mine = bad_input;
     message = error.what();
-    if (message.empty()) message = "bad input";
+  } catch (const ranks::Error&) {
+    throw;  // no message would come
+  } catch (const std::exception& error) {
+    mine = other;
+    message = error.what();
   }
-  const std::vector<double> failed = ranks.gather(message.empty() ? 0 : 1);
-  const auto first = std::find(failed.begin(), failed.end(), 1.0);
-  if (first == failed.end()) return;
-  throw InputError(ranks.broadcast_text(message, static_cast<int>(first - failed.begin())));
+  const std::vector<double> all = ranks.gather(mine);
+  const auto first = std::ranges::find_if(all, [](double one) { return one != good; });
+  if (first == all.end()) return;
+  const std::string text = ranks.broadcast_text(message, static_cast<int>(first - all.begin()));
+  if (*first == bad_input) throw InputError(text);
+  throw std::runtime_error(text);
 }
 
 void check_alike(const ranks::Communicator& ranks, const std::string& differs,
@@ -272,15 +288,20 @@ SweepSummary run_sweep_on_ranks(const ranks::Communicator& ranks, const Registry
   together(ranks, [&] {
     if (ranks.rank() == 0) record.emplace(registry, request, plan, options, progress);
   });
-  if (!record) {
-    measure_for(ranks, request, plan, options, stop);
-    return {};
-  }
-  Coordinator coordinator(ranks, *record, stop);
-  coordinator.meet(request.settings, progress);
-  coordinator.run();
-  for (int rank = 1; rank < ranks.size(); ++rank) send(ranks, message_of(Kind::stop), rank);
-  return record->summary();
+  if (!record) measure_for(ranks, request, plan, options, stop);
+  together(ranks, [&] {
+    if (!record) return;
+    Coordinator coordinator(ranks, *record, stop);
+    try {
+      coordinator.meet(request.settings, progress);
+      coordinator.run();
+    } catch (...) {
+      coordinator.end();
+      throw;
+    }
+    coordinator.end();
+  });
+  return record ? record->summary() : SweepSummary{};
 }
 
 }  // namespace katt::bench

@@ -17,7 +17,7 @@ namespace katt::bench {
 ///
 /// All ranks call it with the same sweep. Rank 0 gets the summary, the others an empty one. Throws
 /// InputError on all ranks with the same message when one of them throws it, or plans another sweep
-/// than rank 0.
+/// than rank 0; std::runtime_error on all ranks when rank 0 cannot write the file.
 [[nodiscard]] SweepSummary run_sweep_on_ranks(const ranks::Communicator& ranks,
                                               const Registry& registry, const SweepRequest& request,
                                               std::span<const PlannedCase> plan,
@@ -34,8 +34,8 @@ void check_alike(const ranks::Communicator& ranks, const std::string& differs,
 void check_plan(const ranks::Communicator& ranks, std::span<const PlannedCase> plan,
                 const SweepRequest& request);
 
-/// Calls f on every rank. When f throws InputError on some ranks, all ranks throw the message of
-/// the first of them. So no rank waits for one that has given up.
+/// Calls f on every rank. When f throws on some ranks, all ranks throw the message of the first of
+/// them, as InputError or as std::runtime_error. So no rank waits for one that has given up.
 void together(const ranks::Communicator& ranks, const std::function<void()>& f);
 
 }  // namespace katt::bench

@@ -106,16 +106,17 @@ SweepSummary run_sweep_together(const ranks::Communicator& ranks, const Registry
     if (interrupted) break;
     const auto wanted = static_cast<int>(group_cases.front().point.integer("ranks"));
     const ranks::Communicator group = ranks.split(ranks.rank() < wanted ? 0 : 1, ranks.rank());
-    if (ranks.rank() < wanted) {
-      CaseRunner runner(settings, {}, never, group);
-      const auto rows = runner.run(group_cases);
-      if (record) record->add(groups_of(std::span(record->tasks()))[done], rows, run);
-    }
+    std::vector<CaseRunner::Rows> rows;
+    if (ranks.rank() < wanted) rows = CaseRunner(settings, {}, never, group).run(group_cases);
     wait_for_first(ranks, wanted);
+    together(ranks, [&] {
+      if (record) record->add(groups_of(std::span(record->tasks()))[done], rows, run);
+    });
   }
-  if (!record) return {};
-  if (!run.empty()) record->end_run(run, interrupted, "{}");
-  return record->summary();
+  together(ranks, [&] {
+    if (record && !run.empty()) record->end_run(run, interrupted, "{}");
+  });
+  return record ? record->summary() : SweepSummary{};
 }
 
 }  // namespace katt::bench

@@ -1,5 +1,6 @@
 """`katt run` on the operator cases, judged by their checker, with every variant and tile."""
 
+import functools
 import json
 import os
 import subprocess
@@ -14,14 +15,17 @@ CASE_FILES = [path for folder in (CASES, CASES_BESIDE, FAULTS_BESIDE)
               for path in sorted(folder.glob("*.h5")) or [folder]]
 
 
+@functools.cache
+def operators():
+    done = subprocess.run([os.environ["KATT"], "info", "--json"], capture_output=True, text=True, check=True)
+    return {entry["name"]: entry for entry in json.loads(done.stdout)["operators"]}
+
+
 def variants(op, turn):
     """(backend, variant, tile) of an operator, its forward variants in order, from `katt info`: each with its default tile
     and one of its list, the next one for the next case; with KATT_ALL_CASES each with all."""
-    info = json.loads(subprocess.run([os.environ["KATT"], "info", "--json"], capture_output=True, text=True,
-                                     check=True).stdout)
-    described = next(entry for entry in info["operators"] if entry["name"] == op)
     found = []
-    for variant in described["variants"]:
+    for variant in operators()[op]["variants"]:
         tiles = variant["tiles"]
         chosen = tiles if ALL_CASES else tiles[turn % max(len(tiles), 1):][:1]
         if variant["pass"] == "forward":

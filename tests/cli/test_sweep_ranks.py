@@ -12,11 +12,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from conftest import ALL_CASES, ROOT, Runs, refusal_of
+from conftest import ALL_CASES, ROOT, Runs, refusal_of, said_by_katt
 from test_shards import ORDER, SWEEP, rows
 from test_sweep import LONG, identities, table
 
 MPIRUN = shutil.which("mpirun")
+FAULTS = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "libkatt_faults.so"
+COLLECTIVE = ["sweep", "all_reduce", "--bytes", "64,128,256", "--rounds", 2]
 
 
 class Ranks(Runs):
@@ -25,8 +27,10 @@ class Ranks(Runs):
     def __init__(self, katt):
         self.katt = katt
 
-    def __call__(self, count, *arguments, ceilings=False):
-        command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", count, *self.katt.command(arguments, ceilings)]
+    def __call__(self, count, *arguments, ceilings=False, environment=()):
+        exports = [word for name in environment for word in ("-x", f"{name}={environment[name]}")]
+        command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", *exports, "-n", count,
+                   *self.katt.command(arguments, ceilings)]
         return subprocess.run(list(map(str, command)), cwd=self.katt.folder, capture_output=True, text=True, timeout=300,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
 
@@ -55,6 +59,18 @@ def test_four_ranks_make_the_file_of_one(katt, ranks):
     cases = [line for line in done.stderr.splitlines() if "/16] " in line]
     assert len(cases) == 16 and sum("done after" in line for line in done.stderr.splitlines()) == 1
     assert sorted(entry.name for entry in katt.folder.iterdir()) == ["four.h5", "one.h5"]
+
+
+@pytest.mark.skipif(not FAULTS.is_file(), reason="KATT_BUILD_DIR does not hold tests/libkatt_faults.so")
+@pytest.mark.parametrize(("sweep", "call"), [(SWEEP, 1), (SWEEP, 12), (SWEEP, 40), (COLLECTIVE, 12), (COLLECTIVE, 30)])
+def test_a_full_disk_is_one_line_of_all_ranks(katt, ranks, sweep, call):
+    fault = {"LD_PRELOAD": FAULTS, "KATT_FAULT_FOLDER": katt.folder.resolve(), "KATT_FAULT_AT": call,
+             "KATT_FAULT_KIND": "ENOSPC", "KATT_FAULT_LASTS": 1}  # fmt: skip
+    done = ranks(3, *sweep, "-o", "out.h5", environment=fault)
+    lines = said_by_katt(done)
+    assert done.returncode == 1 and "No space left on device" in lines[-1], done.stderr
+    assert sum("No space left on device" in line for line in lines) == 1 and "MPI_ABORT" not in done.stderr
+    assert ": rank " not in lines[-1]  # all ranks end, none ends the others
 
 
 def test_a_part_and_the_rest_on_ranks(katt, ranks):
