@@ -251,11 +251,6 @@ int generate_command(const Invocation& invocation) {
                   .top_k = line.count("--top-k", 0, 0),
                   .top_p = top_p,
                   .seed = options.seed};
-  for (const std::string name : {"--top-k", "--top-p"}) {
-    if (line.text(name) && how.sampling.is_greedy()) {
-      tell_note(name + " changes nothing: at --temperature 0 the most likely token is taken");
-    }
-  }
   how.use_cache = !no_cache;
   how.adapts_threads = !line.text("--threads");
   const std::int64_t most = line.count("--chunk", 1, 512);
@@ -308,6 +303,11 @@ int generate_command(const Invocation& invocation) {
     tell_threads(options.threads);
     tell_note(nn::parameters_note(options.folder));
     tell_note(positions_note(model.config(), of_session.capacity));
+    for (const std::string name : {"--top-k", "--top-p"}) {
+      if (line.text(name) && how.sampling.is_greedy()) {
+        tell_note(name + " changes nothing: at --temperature 0 the most likely token is taken");
+      }
+    }
     tell_more(options.resolved_text());
     if (how.stop_at_eos && model.config().eos_token_ids.empty()) {
       tell_note("--stop-at-eos: " + options.folder.string() +

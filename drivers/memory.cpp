@@ -47,7 +47,7 @@ Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
                      {"workspace", memory.workspace}}};
   if (!measure) return forecast;
   check_fits(
-      "inference",
+      options.folder.string() + ": inference",
       forecast.total() * ranks_on_memory(session_options.groups.all.ranks_on_host(), options),
       options.backend);
   const memory::Scope scope;
@@ -73,7 +73,7 @@ Forecast forecast_training(const Exec& exec, const ModelOptions& options,
                      {"workspace", memory.workspace}}};
   if (memory.communication > 0) forecast.parts.emplace_back("communication", memory.communication);
   if (!measure) return forecast;
-  check_fits("training",
+  check_fits(options.folder.string() + ": training",
              forecast.total() * ranks_on_memory(train.groups.all.ranks_on_host(), options),
              options.backend);
   const training::TokenData data(

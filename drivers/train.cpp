@@ -109,7 +109,7 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   run.checkpointing = training::plan_checkpointing(exec, config, options, "--checkpoint-blocks",
                                                    line.checkpointing());
   options.recompute = run.checkpointing.recompute;
-  check_fits("training",
+  check_fits(line.model.folder.string() + ": training",
              training::training_memory(exec, config, options).total() *
                  ranks_on_memory(options.groups.all.ranks_on_host(), line.model),
              line.model.backend);

@@ -51,14 +51,18 @@ ALONE = ["src/ops/gemm/gemm.cpp", "src/ops/gemm/engine.cpp", "src/ops/gemm/gemm_
 TOGETHER = {"nn": ["src/nn/block/block.cpp", "src/nn/other.cpp"], "driver": ["src/nn/block/bench/operator.cpp"]}
 
 
-@pytest.fixture
-def project(tmp_path):
-    """The project, compiled: its folder of sources and its folder of a build."""
-    source, build = tmp_path / "source", tmp_path / "build"
+def write(source):
     for name, text in FILES.items():
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("project")
+    source, build = folder / "source", folder / "build"
+    write(source)
     build.mkdir()
     objects = []
     for name in ALONE:
@@ -69,6 +73,13 @@ def project(tmp_path):
         objects.append(compiled(source, build, unity, library))
     (build / "objects").write_text("\n".join(objects))
     return source, build
+
+
+@pytest.fixture
+def project(built):
+    """The project, compiled, none of whose sources has been edited since: their folder and that of the build."""
+    write(built[0])
+    return built
 
 
 def compiled(source, build, file, name):
