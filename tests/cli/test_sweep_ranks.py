@@ -32,6 +32,7 @@ class Ranks(Runs):
         command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", *exports, "-n", count,
                    *self.katt.command(arguments, ceilings)]
         return subprocess.run(list(map(str, command)), cwd=self.katt.folder, capture_output=True, text=True, timeout=300,
+                              errors="replace",  # mpirun may cut a letter where it ends ranks
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 

@@ -4,6 +4,7 @@ machines, and a sweep starts a process for each of its peers.
 
 The fork has the descriptors 0 to 3 of the process that asks, and ends with it."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -65,10 +66,11 @@ def become(line, name, descriptors, work, fit):
 
 
 def end_with(wait):
-    """Ends this process when wait() returns."""
+    """Ends this process when wait() returns, or fails: a sweep that is killed may reset its connection."""
 
     def watch():
-        wait()
+        with contextlib.suppress(OSError):
+            wait()
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
