@@ -22,6 +22,7 @@
 #include "io/hdf5/case_file.hpp"
 #include "measure/profile.hpp"
 #include "memory/tracker.hpp"
+#include "nn/inference/sampling.hpp"
 
 namespace katt::impl {
 namespace {
@@ -245,12 +246,11 @@ int generate_command(const Invocation& invocation) {
   }
   if (prompts_file) prompts = read_prompts(*prompts_file);
   how.max_new_tokens = line.count("--max-new-tokens", 1, 32);
-  const double top_p = line.number("--top-p", 0, 1, 1);
-  if (top_p == 0) throw InputError("--top-p: holds 0, expected more than 0, at most 1");
   how.sampling = {.temperature = line.number("--temperature", 0, 1e6, 0),
                   .top_k = line.count("--top-k", 0, 0),
-                  .top_p = top_p,
+                  .top_p = line.number("--top-p", 0, 1, 1),
                   .seed = options.seed};
+  (void)nn::Sampler(how.sampling);  // refuses what it cannot take before a model is loaded
   how.use_cache = !no_cache;
   how.adapts_threads = !line.text("--threads");
   const std::int64_t most = line.count("--chunk", 1, 512);

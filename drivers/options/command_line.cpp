@@ -223,7 +223,7 @@ const std::optional<std::string>& CommandLine::text(const std::string& name) con
 
 const std::string& CommandLine::required(const std::string& name, const std::string& usage) const {
   const std::optional<std::string>& given = text(name);
-  if (!given || given->empty()) throw InputError(name + " is missing: " + usage);
+  if (!given) throw InputError(name + " is missing: " + usage);
   return *given;
 }
 

@@ -97,9 +97,6 @@ bool TrainCommandLine::parse(const Invocation& invocation) {
   if (!line_.text("--data") == !line_.text("--text")) {
     throw InputError("--data or --text: expected one of them: " + std::string(train_usage));
   }
-  for (const char* name : {"--data", "--text", "--out", "--log"}) {
-    if (line_.text(name) == "") throw InputError(std::string(name) + ": is empty, expected a path");
-  }
   return true;
 }
 
@@ -114,6 +111,7 @@ void TrainCommandLine::read_config() {
   for (const bench::TomlKey& key : document.top.keys) {
     const std::string name = dashed(key.name);
     const auto where = [&] { return *path + ":" + std::to_string(key.line) + ": " + key.name; };
+    if (key.text.empty()) throw InputError(where() + ": is empty, expected a value");
     bool* const flag = name == "--checkpoint"  ? &checkpoint_
                        : name == "--profile"   ? &profile_
                        : name == "--resume"    ? &resume

@@ -38,6 +38,8 @@ def test_refusals(katt, random_model, text):
     assert "--text: is empty" in katt.refuses(*arguments, "--steps", 1, "--text", "")
     (katt.folder / "flag.toml").write_text('checkpoint = "yes"\n')
     assert "flag.toml:1: checkpoint yes: expected true or false" in katt.refuses(*run, "--config", "flag.toml")
+    (katt.folder / "flag.toml").write_text('seq = 16\nout = ""\n')
+    assert "flag.toml:2: out: is empty, expected a value" in katt.refuses(*run, "--config", "flag.toml")
     train(katt, random_model, text, 1, "--out", "out")
     assert "--resume to continue" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out")
     assert "batch: holds 2, expected 1" in katt.refuses(*arguments, "--steps", 2, "--text", text, "--out", "out",
