@@ -51,7 +51,7 @@ function(katt_add_op op)
 endfunction()
 
 # katt_only_for(OP PATH VARIANT…): files of src/ops/OP whose path begins with PATH serve these variants alone, so that a
-# change of one leaves the code of the other rows as it is (docs/measuring.md, "The code of a row").
+# change of one leaves the code of the other rows as it is (docs/published_results.md, "The code of a row").
 function(katt_only_for op path)
   list(JOIN ARGN "," variants)
   set_property(GLOBAL APPEND PROPERTY KATT_ONLY_FOR ${op}:${path}:${variants})

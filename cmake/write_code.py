@@ -2,7 +2,7 @@
 """write_code.py --source DIR --build DIR --objects FILE --nm NM -o FILE [--only OP:PATH:VARIANT,…] [--swept DIR:OP,…]
 
 Run by the build when the libraries are there: writes the source of katt::bench::impl::code_table(), which names the
-code that the rows of a sweep are made of (docs/measuring.md, "The code of a row").
+code that the rows of a sweep are made of (docs/published_results.md, "The code of a row").
 
   from      the objects that define OP's forward_variants() and backward_variants(); of --swept, something above the
             operators that is swept like one, the sources in DIR; of a model (MODEL), all of its sources

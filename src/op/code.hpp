@@ -11,7 +11,7 @@ struct CodeFile {
   std::string_view file, tokens;
 };
 
-/// The code that an operator's variant and its baseline are made of (docs/measuring.md, "The code of
+/// The code that an operator's variant and its baseline are made of (docs/published_results.md, "The code of
 /// a row"): its name of 16 hex digits, and its files as indices into CodeTable::files. Variants
 /// without an entry of their own have that of variant "". Training and inference of models have op "model", and neither
 /// pass nor variant.

@@ -13,7 +13,7 @@ def run(arguments: list[str]) -> int:
         description="Judges intervals by repeats of one sweep on one machine, a run each in one file: how often a later "
         "median lies in an earlier 95 % interval, the between-runs term that makes it 95 %, and how often compare and "
         "scripts/check_regression raise false alarms and find slowdowns.",
-        examples={"katt-report calibration repeats.h5 -o calibration": "from katt sweep FILE.toml, repeated into one file (docs/measuring.md)"},
+        examples={"katt-report calibration repeats.h5 -o calibration": "from katt sweep FILE.toml, repeated into one file (docs/published_results.md)"},
     )
     parser.add_argument("repeats", type=Path, metavar="FILE.h5")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -9,7 +9,7 @@ less than the two changes that would set one disturbed run apart; at the end of 
 
 The variance of a ratio is that of its own interval plus one between runs, which all rows of the machine share: robustly
 from the differences of neighbouring runs, so that changes do not count as noise. The penalty is 3 ln N, N the
-measurements of the machine (docs/measuring.md says how often it is wrong).
+measurements of the machine (docs/published_results.md says how often it is wrong).
 """
 
 import math

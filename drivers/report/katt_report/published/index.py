@@ -21,7 +21,7 @@ Published measurements by experiment and machine. The folders hold the files (HD
 
 - The ratio is how many times as fast as **the best other program** of the same rounds Katt's fastest variant is, or as
   **naive** where no other program ran: paired, the geometric mean over the points, with the bounds that the 95 %
-  intervals of all points give together ([docs/measuring.md](../docs/measuring.md#one-source-many-machines)).
+  intervals of all points give together ([docs/published_results.md](../docs/published_results.md#one-source-many-machines)).
 - *fresh*: the row's code is still that of the source tree. It is stale when a file that its variant or its baseline
   is made of has other tokens now; rows of files older than that check are *unknown* and count as stale.
 """

@@ -2,7 +2,7 @@
 
     <!-- katt: FILE QUANTITY [NAME=VALUE …] -->2.4<!-- /katt -->
 
-docs/measuring.md says what QUANTITY and NAME may be.
+docs/published_results.md says what QUANTITY and NAME may be.
 """
 
 import math
