@@ -25,7 +25,7 @@ int merge_command(const Invocation& invocation) {
   line.footer(
       "Missing and unfinished parts, rows that are there twice, and different machines and commits "
       "are told.");
-  line.example("katt merge part_*.h5 -o results/mine.h5", "the parts of katt sweep --shard I/N");
+  line.example("katt merge part_*.h5 -o mine.h5", "the parts of katt sweep --shard I/N");
   line.example("katt merge monday.h5 friday.h5 -o both.h5", "two runs, which stay apart");
   if (!line.parse(invocation)) return 0;
   if (parts.empty()) throw InputError("katt merge: expected result files, e.g. part_*.h5");

@@ -95,13 +95,13 @@ int sweep_command(const Invocation& invocation) {
               "seconds after which a step of a variant (its first run, its warm-up, a sample) has "
               "hung: a failed row (default: none)");
   line.example(
-      "katt sweep attention --seq 512:8192:x2 --dtype f32,bf16 --causal 0,1 -o results/mine.h5",
-      "every variant at 20 points; katt-report results/mine.h5 shows them");
+      "katt sweep attention --seq 512:8192:x2 --dtype f32,bf16 --causal 0,1 -o mine.h5",
+      "every variant at 20 points; katt-report mine.h5 shows them");
   line.example("katt sweep attention --seq 64k --dry-run",
                "points, rows, memory and time; nothing is measured");
-  line.example("katt sweep experiments/attention_tiling/sweep.toml -o results/tiling.h5",
+  line.example("katt sweep experiments/attention_tiling/sweep.toml -o tiling.h5",
                "a sweep from a file");
-  line.example("katt sweep attention --seq 1024 --candidate ./mine.so -o results/mine.h5",
+  line.example("katt sweep attention --seq 1024 --candidate ./mine.so -o mine.h5",
                "a kernel of yours beside ours");
   MeasureOptions measuring(line, invocation, request);
   line.when_given("--score-rule-file", [&](const std::string& rules) {  // values of an axis

@@ -81,7 +81,7 @@ def prepare(folder: Path, page: str, measured: Path, kernels: Path):
     task = json.loads((ROOT / "examples/referee/task.json").read_text())
     (folder / "task.json").write_text(json.dumps(task | {"axes": {"tokens": 3, "intermediate": 8}, "limits": {}}))
     if not page.startswith(LESSONS):
-        for name in ("result.h5", "mine.h5", "old.h5", "new.h5", "part_1.h5", "answer.h5", "results/mine.h5"):
+        for name in ("result.h5", "mine.h5", "old.h5", "new.h5", "part_1.h5", "answer.h5"):
             shutil.copyfile(measured, folder / name)
 
 

@@ -20,7 +20,7 @@ def blocks(name: str) -> list[str]:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with results/mine.h5, in which sweeps are short, and pages have no pictures: test_sweep.py renders one."""
+    """A folder in which sweeps are short, and pages have no pictures: test_sweep.py renders one."""
     sweep, savefig = katt.sweep, Figure.savefig
 
     def unrendered(figure, file, **options):
@@ -34,7 +34,6 @@ def place(tmp_path, monkeypatch):
     results = tmp_path / "results"
     results.mkdir()
     (results / "zen4-avx512bf16-2c").symlink_to(ROOT / "results" / "zen4-avx512bf16-2c")
-    quick("attention", seq=64, output=results / "mine.h5")
     monkeypatch.setattr(katt, "sweep", quick)
     monkeypatch.setattr(Figure, "savefig", unrendered)
     monkeypatch.setattr("katt_report.pages.output.of_few_colours", lambda png: png)

@@ -57,7 +57,7 @@ def test_lines_that_read_a_result_give_text(repository, files, capsys):
     assert blocks
     for block in blocks:
         scope = {}
-        exec(block.replace('"results/mine.h5"', repr(files["seqlen"])), scope)
+        exec(block.replace('"mine.h5"', repr(files["seqlen"])), scope)
         for frame in (scope[key] for key in ("frame", "fast") if key in scope):
             texts = frame["status"].tolist()
             assert texts and all(type(text) is str for text in texts), "text, not bytes"
