@@ -331,9 +331,9 @@ def write(path, file: File, **attributes) -> str:
                 {name: np.bytes_(value.encode()) if isinstance(value, str) else value for name, value in about.items()}
             )
         for run, lines in file.ceilings.items():
-            threads = 2
             out[f"ceilings/{run}"] = np.array(
-                [(n.encode(), value, unit.encode(), threads, size) for n, value, unit, size in lines],
+                [(n.encode(), value, unit.encode(), *(threads or [2]), size)
+                 for n, value, unit, size, *threads in lines],
                 np.dtype([("name", "S32"), ("value", "<f8"), ("unit", "S8"), ("threads", "<i8"), ("bytes", "<i8")]),
             )
         for name, files in file.code.items():

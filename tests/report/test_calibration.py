@@ -14,6 +14,7 @@ from katt_report.compare import compare
 from katt_report.errors import InputError
 from katt_report.isolation import runs_isolated
 from katt_report.published.repeats import alarms_csv, read_alarms
+from katt_report.ratios import with_baseline
 from katt_report.statistics import (
     Interval,
     between_runs,
@@ -195,6 +196,12 @@ def test_a_report_shows_widened_intervals(path, tmp_path, capsys):
     assert main([file, "-o", str(tmp_path / "out"), "--calibration", str(path)]) == 0
     assert "hold the differences between 8 runs on Intel Xeon (Sapphire Rapids) (2 cores): speedup 5." in (tmp_path / "out" / "report.html").read_text()
     assert plain.points["note"][1] == "", "the file's own table stays"
+    chosen = with_baseline(plain, "fused")
+    wide = with_between_runs(chosen, terms)
+    assert all(np.array_equal(wide.points[name], chosen.points[name], equal_nan=True) for name in METRICS["speedup"])
+    assert np.all(wide.points["time_hi_s"] >= chosen.points["time_hi_s"])
+    note = wide.points["note"][0]
+    assert note.endswith(" %; those of ratios to fused do not") and "speedup" not in note
     plain.runs["one.h5", "run-0001"]["peers"] = '{"torch": "torch 2"}'
     assert with_between_runs(plain, terms).points["note"][1].endswith(" %; those of ratios to peers do not")
 
@@ -206,6 +213,11 @@ def test_what_is_no_calibration_is_refused(tmp_path, files, capsys):
     mixed.runs["run-0002"]["device"] = "another"
     with pytest.raises(InputError, match="runs of 2 machines, expected repeats on one"):
         runs_isolated(synthetic.write(tmp_path / "mixed.h5", mixed))
+    single = synthetic.write(tmp_path / "single.h5", repeats(runs=3, rounds=1))
+    for command in (["calibration", single, "-o", str(tmp_path / "out")],
+                    [files["seqlen"], "-o", str(tmp_path / "out"), "--calibration", single]):  # fmt: skip
+        assert main(command) == 2 and not (tmp_path / "out").exists()
+        assert f"{single}: holds no row with an interval in two runs, expected repeats" in capsys.readouterr().err
     assert main(["compare", files["seqlen"], files["seqlen"], "--calibration", files["seqlen"]]) == 2
     assert "expected the same sweep" in capsys.readouterr().err
     assert len(load(files["seqlen"]).points)

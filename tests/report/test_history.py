@@ -13,9 +13,8 @@ from test_cli import run
 ZEN4, AMX, _ = MACHINES
 
 
-def write(folder, runs, machine=ZEN4, noise=0.02, **about):
-    """A file a run: `runs` holds for each the factor on the speed of flash."""
-    folder.mkdir(exist_ok=True)
+def days(runs, machine=ZEN4, noise=0.02, **about):
+    """The file of each run: `runs` holds for each the factor on the speed of flash."""
     random = np.random.default_rng(7)
     for number, factor in enumerate(runs):
         cases = [({"dtype": dtype}, {"naive": (9.0, 0.1), "other": (4.0 * jitter, 0.3), "torch": (5.0, 0.2),
@@ -24,6 +23,13 @@ def write(folder, runs, machine=ZEN4, noise=0.02, **about):
         made = file(machine, cases, noise=noise, **{"started_at": f"2025-03-{number + 1:02d}T10:00:00Z", **about})
         for row in made.rows:
             row["commit"] = f"{number:02d}0123456789"
+        yield made
+
+
+def write(folder, runs, *machine, **about):
+    """A file a run."""
+    folder.mkdir(exist_ok=True)
+    for number, made in enumerate(days(runs, *machine, **about)):
         synthetic.write(folder / f"{len(runs) - number:02d}.h5", made)  # names in the opposite order of time
     return folder
 
@@ -70,6 +76,20 @@ def test_copies_of_a_run_count_once(tmp_path):
     write(tmp_path / "runs", [1.0, 1.0, 0.8])
     shutil.copytree(tmp_path / "runs", tmp_path / "copies")
     assert [len(series.measurements) for series in history(read_each([tmp_path])).series] == [3] * 4
+
+
+def test_every_run_of_a_file_counts(tmp_path, capsys):
+    """As katt merge makes it; files of the same runs beside it are copies."""
+    factors, week = [1.0] * 5 + [0.8] * 4, synthetic.File()
+    for number, made in enumerate(days(factors)):
+        run_name = f"run-{number:04d}"
+        week.rows += [row | {"run": run_name} for row in made.rows]
+        week.runs[run_name] = made.runs["run-0001"]
+    path = synthetic.write(tmp_path / "week.h5", week)
+    for arguments in ([path], [path, write(tmp_path / "days", factors)]):
+        status, out, err = run(capsys, "history", *arguments)
+        assert (status, err) == (0, "")
+        assert f"{ZEN4}: 4 rows over 9 runs, 0001234 to 0801234: 1 changed (1 slower" in out
 
 
 def test_machines_are_apart(tmp_path):

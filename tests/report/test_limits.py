@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import synthetic
-from katt_report import groups, headline, load
+from katt_report import figures, groups, headline, load
 from katt_report.figures import draw_all
 from katt_report.headline import cautions
 from katt_report.limits import believed, checked
@@ -75,3 +75,18 @@ def test_a_row_above_its_ceiling_has_no_share(tmp_path):
     assert "– (above fma_f32)" in text_table(group) and "2386 %" not in text_table(group)
     plot = next(plot for plot in draw_all(group) if plot.name == "ceiling")
     assert plot.figure.axes[0].get_xlim()[1] < 100
+
+
+@pytest.mark.parametrize(("ceilings_of", "drawn", "peak"), [((1, 2), 2, 470), ((1,), 1, 235)])
+def test_a_roofline_has_the_points_of_its_threads(tmp_path, ceilings_of, drawn, peak):
+    """As many points of one thread as of two: the larger number, if its ceilings were measured."""
+    file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
+    file.rows += [row | {"threads": 1, "point": row["point"] + "t"} for row in file.rows]
+    file.ceilings["run-0001"] = [(name, value * threads / 2, unit, size, threads)
+                                 for threads in ceilings_of
+                                 for name, value, unit, size in synthetic.CEILINGS]  # fmt: skip
+    (group,) = groups(load(synthetic.write(tmp_path / "r.h5", file)))
+    plot = figures.roofline(group)
+    assert plot.caption.endswith(f" Only points of {drawn} thread{'s'[: drawn != 1]} are drawn.")
+    assert len(plot.figure.marks) == 4, "two sizes and two variants"
+    assert f"fma_f32 {peak} GFLOP/s" in [text.get_text() for text in plot.figure.axes[0].texts]

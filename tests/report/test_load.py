@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import synthetic
 from katt_report import InputError, load
-from katt_report.isolation import load_isolated
+from katt_report.headline import cautions
+from katt_report.isolation import load_isolated, logs_or_results
 from katt_report.published.files import result_files
 from katt_report.text import usual_value
 
@@ -60,9 +61,12 @@ def test_a_resumed_run_replaces_its_rows(tmp_path):
     file.rows[-1] |= {"status": "failed"}
     file.rows += again
     file.runs["run-0002"] = synthetic.run_attributes()
-    results = load(synthetic.write(tmp_path / "r.h5", file))
+    path = synthetic.write(tmp_path / "r.h5", file)
+    results = load(path)
     assert len(results.points) == 4
-    assert results.replaced == 2
+    for one in (results, load_isolated(path), logs_or_results(path)[1]):
+        assert one.replaced == 2
+        assert "2 earlier rows were measured again later; the last row of a point counts." in cautions(one)
     assert set(results.points.where(seq_q=1024)["time_s"]) == {9.0}
     assert results.points.values("status") == ["ok"]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import synthetic
-from katt_report.figures.portability import limits, navigation
+from katt_report.figures import portability as drawings
+from katt_report.figures.portability import cascades, limits, navigation
 from katt_report.published.files import read_each
 from katt_report.published.portability import (
     BEST_PEER,
@@ -91,6 +92,20 @@ def test_a_row_of_the_figure_has_the_points_of_one_kind(tmp_path):
     beside = ({}, {"flash": (2.0, 0.5), "torch": (1.0, 0.9)})
     result = found(tmp_path, a=file(ZEN4, [small, beside]), b=file(AMX, [small, beside]), c=file(AVX2, [small]))
     assert sorted(mark.place[0] for mark in limits(result, {}).figure.marks) == [50.0, 50.0, 90.0, 90.0]
+
+
+def test_what_does_not_fit_into_a_figure_is_counted(tmp_path, monkeypatch):
+    cases = [({"pass": name}, {"flash": (2.0, 0.5), "torch": (3.0, 0.3)}) for name in ("forward", "backward")]
+    result = found(tmp_path, **{machine[:4]: file(machine, cases) for machine in MACHINES})
+
+    def ends():
+        return [plot.caption.partition(" The first ")[2] for plot in (limits(result, {}), *cascades(result))]
+
+    assert ends() == ["", ""]
+    monkeypatch.setattr(drawings, "_MOST_MACHINES", 2)
+    monkeypatch.setattr(drawings, "MOST_PANELS", 1)
+    drawn = "are drawn; the table has all."
+    assert ends() == [f"2 of 3 machines {drawn}", f"1 of 2 operations {drawn}"]
 
 
 def test_a_peer_that_nobody_has_is_no_missing_support(tmp_path):

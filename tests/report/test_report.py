@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -26,6 +27,12 @@ from matplotlib.offsetbox import TextArea
 def page_of(results) -> str:
     """The page as text."""
     return report(results)["report.html"].decode()
+
+
+def bar_lengths(panel) -> list[float]:
+    """Of stacked bars, from top to bottom."""
+    ends = {round(bar.get_y(), 3): bar.get_x() + bar.get_width() for bar in panel.patches}
+    return [ends[y] for y in sorted(ends)]
 
 
 class Outline(HTMLParser):
@@ -289,6 +296,44 @@ def test_labels_make_bars_in_the_order_of_the_sweep(files):
     assert [text.get_text() for text in plot.figure.axes[0].get_yticklabels()] == list(synthetic.MODELS)
 
 
+def test_bars_that_do_not_fit_are_counted(files, tmp_path, monkeypatch):
+    """A dtype that only such bars have is no panel."""
+    kinds = (figures.speedup_bars, figures.throughput_bars, figures.memory_bars)
+    assert not any("are drawn" in kind(groups(load(files["models"]))[0]).caption for kind in kinds)
+    monkeypatch.setattr(figures.bars, "_MOST_CATEGORIES", 3)
+    file, first = synthetic.attention_real_models(), list(synthetic.MODELS)[:3]
+    file.rows = [row for row in file.rows if (row["dtype"] == "f32") == (row["label"] in first)]
+    (group,) = groups(load(synthetic.write(tmp_path / "r.h5", file)))
+    for plot in (kind(group) for kind in kinds):
+        (panel,) = plot.figure.axes
+        assert panel.get_title() == "f32" and [text.get_text() for text in panel.get_yticklabels()] == first
+        assert plot.caption.endswith(" The first 3 of 6 points are drawn; the table has all.")
+
+
+def test_captions_count_the_panels_of_their_own_rows(files, monkeypatch):
+    results = load(files["seqlen"])
+    points = results.points
+    points["speedup"][points["dtype"] == "bf16"] = points["total_bytes"][points["dtype"] == "f16"] = math.nan
+    (group,) = groups(results)
+    for plot in (figures.speedup(group), figures.memory(group)):
+        assert len(plot.figure.axes) == 2 and "are drawn" not in plot.caption
+    monkeypatch.setattr(figures.style, "MOST_PANELS", 2)
+    assert "are drawn" not in figures.speedup(group).caption
+    assert figures.time(group).caption.endswith(" The first 2 of 3 combinations are drawn; the table has all.")
+
+
+def test_a_tile_of_a_later_run_hides_no_speedup(tmp_path):
+    """--resume with one more tile measures it without naive."""
+    file = synthetic.attention_seqlen(sizes=(512, 1024), dtypes=("f32",))
+    lacks = dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), math.nan)
+    file.rows += [row | lacks | {"tile": "128x128", "tile_q": 128, "run": "run-0002", "time_s": 0.9 * row["time_s"]}
+                  for row in file.rows if row["variant"] == "flash"]  # fmt: skip
+    file.runs["run-0002"] = synthetic.run_attributes()
+    results = load(synthetic.write(tmp_path / "r.h5", file))
+    assert groups(results)[0].best.where(variant="flash")["tile"].tolist() == ["64x128"] * 2
+    assert headline(results)[0][1][0].startswith("At N = 1024, flash is ")
+
+
 def test_labels_with_curves_become_panels(tmp_path):
     file = synthetic.File(runs={"run-0001": synthetic.run_attributes()})
     for causal in (0, 1):
@@ -373,10 +418,7 @@ def test_shares_of_the_operators(files):
     assert names == ["naive", "fused"] * 4
     assert not panels[1].get_yticklabels()  # named once for both
     for panel in panels:
-        ends: dict[float, float] = {}
-        for bar in panel.patches:
-            ends[round(bar.get_y(), 3)] = bar.get_x() + bar.get_width()
-        lengths = [ends[y] for y in sorted(ends)]
+        lengths = bar_lengths(panel)
         assert lengths[::2] == pytest.approx([1.0] * 4)
         assert all(length < 0.8 for length in lengths[1::2])
     legend = [text.get_text() for text in plot.figure.legends[0].get_texts()]
@@ -392,6 +434,31 @@ def test_shares_of_the_operators(files):
     assert cells[10] == "2.0 %"
     assert "first 70 %, second 20 %" in cells[11]
     assert text.count("<b>all</b>") == len(group.best)
+
+
+@pytest.mark.parametrize(("models", "whole"), [
+    (["SmolLM2 135M"], "naive's or the slowest variant's"), (list(synthetic.BLOCKS), "the slowest variant's"),
+])  # fmt: skip
+def test_shares_where_the_baseline_has_no_profile(tmp_path, models, whole):
+    """As of a sweep of fused and naive_rope."""
+    file = synthetic.llama_block()
+    for row in file.rows:
+        if row["variant"] == "naive" and row["label"] in models:
+            row["variant"] = "naive_rope"
+    plot = shares(groups(load(synthetic.write(tmp_path / "r.h5", file)))[0])
+    assert "Where naive has no profile, the slowest profiled variant stands for it." in plot.caption
+    for panel in plot.figure.axes:
+        assert panel.get_xlabel() == f"time / {whole} time"
+        lengths = bar_lengths(panel)
+        for pair in zip(lengths[::2], lengths[1::2], strict=True):
+            assert max(pair) == pytest.approx(1.0) and min(pair) < 0.8
+
+
+def test_shares_that_do_not_fit_are_counted(files, monkeypatch):
+    monkeypatch.setattr(sys.modules[shares.__module__], "_MOST_BARS", 3)
+    plot = shares(groups(load(files["block"]))[0])
+    assert len(plot.figure.axes[0].get_yticklabels()) == 3
+    assert plot.caption.endswith(" The first 3 of 8 bars of a panel are drawn; the table has all.")
 
 
 def test_rows_without_a_profile_have_no_shares(files):

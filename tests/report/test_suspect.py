@@ -89,6 +89,17 @@ def test_an_export_holds_it(tmp_path, capsys):
     assert row["reason"] == REASON and float(row["time_s"]) > 0 and float(row["speedup"]) > 100
 
 
+def test_profiles_of_suspect_rows_alone_are_a_trace(tmp_path, capsys):
+    file = synthetic.llama_block()
+    for row in file.rows:
+        row |= {"status": "suspect", "reason": REASON}
+    path = synthetic.write(tmp_path / "r.h5", file)
+    status, _, err = run(capsys, "export", path, "--trace", tmp_path / "t.json")
+    assert (status, err) == (0, "")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert len({event["args"]["name"] for event in events if event["name"] == "thread_name"}) == len(file.rows)
+
+
 def test_compare_counts_it_as_lost(tmp_path, capsys):
     good = synthetic.write(tmp_path / "good.h5", synthetic.attention_seqlen(1, sizes=SIZES, dtypes=("f32",)))
     bad = synthetic.write(tmp_path / "bad.h5", doubted())

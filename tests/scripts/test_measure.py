@@ -266,6 +266,17 @@ def test_a_stopped_call_goes_on(tree, measure, capsys):
     assert measure("tiny", "--dry-run") == 0 and "goes on" not in capsys.readouterr().out
 
 
+def test_a_begun_form_needs_no_room(tree, measure, capsys):
+    """Its first minutes are spent; the short form would begin again."""
+    machine, (step,) = measure.module.Machine(), measure.module.read_steps(["tiny"])
+    machine.stage(step).mkdir(parents=True)
+    (machine.stage(step) / "stamp").write_text(machine.stamp(step, step.forms[0]))
+    assert measure("--dry-run", "--minutes", 3) == 0
+    told = capsys.readouterr().out
+    assert "  tiny    5 min, goes on; missing" in told and "  other   left out" in told
+    assert "1 of 2 to measure, about 3 minutes" in told
+
+
 def test_ctrl_c_keeps_the_stage(tree):
     (tree / "slow").touch()
     code = textwrap.dedent(f"""

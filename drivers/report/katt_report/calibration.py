@@ -79,15 +79,15 @@ class Alarm:
 
 
 def runs_of(results: Results, file: Path) -> list[Results]:
-    """The runs of a file that holds every row, in the order of their starts. Throws InputError for too few, and for
-    runs of several machines."""
+    """The runs of a file that holds every row, in the order of their starts. Throws InputError for too few, for runs of
+    several machines, and where no row has intervals to compare."""
     keys = sorted(set(results.points.tuples(["source", "run"])), key=lambda key: (_start(results, key) or 0.0, key))
     machines = {results.machine_of(*key) for key in keys}
     if len(machines) > 1:
         raise InputError(file, f"runs of {len(machines)} machines", "repeats on one")
     if len(keys) < FEWEST_RUNS:
         raise InputError(file, f"{len(keys)} run{'s'[: len(keys) != 1]}", f"the same sweep at least {FEWEST_RUNS} times")
-    return [
+    runs = [
         replace(
             results,
             points=results.points.match(["source", "run"], key),
@@ -98,6 +98,9 @@ def runs_of(results: Results, file: Path) -> list[Results]:
         )
         for key in keys
     ]
+    if all(len(row) - row.count(None) < 2 for rows in _series(runs).values() for row in rows):
+        raise InputError(file, "no row with an interval in two runs", "repeats of one sweep of several rounds")
+    return runs
 
 
 def calibrate(runs: list[Results]) -> Calibration:
@@ -166,15 +169,18 @@ def calibrate_terms(runs: list[Results]) -> Calibration | None:
 def with_between_runs(results: Results, calibration: Calibration) -> Results:
     """A copy whose intervals are `Interval.widened` by the terms of their operators; `note` of such a row says so.
 
-    Ratios to peers, which come from samples, stay as they are.
+    Ratios to peers, and those to a baseline of the reader's choice, which come from samples, stay as they are.
     """
     machine = calibration.machine or "a machine without a name"
-    without = "; those of ratios to peers do not" if results.peers else ""
+    chosen = results.baseline != schema.BASELINE
+    others = results.baseline if chosen else "peers" if results.peers else ""
+    without = f"; those of ratios to {others} do not" if others else ""
+    metrics = {name: columns for name, columns in METRICS.items() if name != "speedup" or not chosen}
     points = {name: column.copy() for name, column in results.points.columns.items()}
     notes = points["note"].astype(object)
     for index, op in enumerate(points["op"].tolist()):
         known = []
-        for metric, (mid, lo, hi) in METRICS.items():
+        for metric, (mid, lo, hi) in metrics.items():
             term = calibration.between(op, metric)
             interval = Interval(points[mid][index], points[lo][index], points[hi][index])
             if term is None or not 0 < interval.lo <= interval.mid <= interval.hi < math.inf or interval.lo == interval.hi:

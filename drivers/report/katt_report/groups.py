@@ -120,7 +120,8 @@ class Group:
     @cached_property
     def _usual(self) -> list:
         """The value of each facet that needs no mention."""
-        columns = zip(*(panel for panel, _ in self.panels()), strict=True)
+        panels = self.panels() or self.panels(self.points)
+        columns = zip(*(panel for panel, _ in panels), strict=True)
         return [None if name == "label" else usual_value(list(column)) for name, column in
                 zip(self.facets, columns, strict=True)]  # fmt: skip
 
@@ -220,12 +221,13 @@ def _paired_goal(about: dict) -> float:
 
 
 def fastest_tiles(points: Points) -> Points:
-    """The row with the least median time among rows that differ only in their tile."""
+    """The row with the least median time among rows that differ only in their tile, one with a speedup before others: a
+    run that adds a tile may lack the baseline."""
     names = [name for name in [*points.identity, "source"] if name not in schema.TILES]
     best: dict[tuple, int] = {}
-    times = points["time_s"]
+    ranks = list(zip((~np.isfinite(points["speedup"])).tolist(), points["time_s"].tolist(), strict=True))
     for index, key in enumerate(points.tuples(names)):
-        if key not in best or times[index] < times[best[key]]:
+        if key not in best or ranks[index] < ranks[best[key]]:
             best[key] = index
     return points.where(np.array(sorted(best.values()), int))
 

@@ -330,7 +330,8 @@ def cautions(results: Results) -> list[str]:
     notes = [note for note in results.points["note"] if note]
     lines += [f"{notes.count(note)} rows say: {note}." for note in dict.fromkeys(notes)]
     if results.replaced:
-        lines.append(f"{results.replaced} earlier rows were measured again later; the last row of a point counts.")
+        rows = "row was" if results.replaced == 1 else "rows were"
+        lines.append(f"{results.replaced} earlier {rows} measured again later; the last row of a point counts.")
     return lines
 
 

@@ -21,11 +21,12 @@ def load_isolated(*paths) -> Results:
     return merge(each_isolated(*paths))
 
 
-def each_isolated(*paths) -> list[Results]:
-    """The results of every file apart, each with a name of its own as the source of its rows."""
+def each_isolated(*paths, every_run: bool = False) -> list[Results]:
+    """The results of every file apart, each with a name of its own as the source of its rows; `every_run` keeps rows
+    that a later run of the file measured again."""
     paths = [Path(path) for path in paths]
-    named = zip(paths, short_names(paths), strict=True)
-    return [merge([isolated(path, name, read)]) for path, name in named]
+    found = [isolated(path, name, read) for path, name in zip(paths, short_names(paths), strict=True)]
+    return found if every_run else [merge([one]) for one in found]
 
 
 def runs_isolated(path) -> list[Results]:

@@ -158,7 +158,7 @@ def merge(parts: list[Results]) -> Results:
         {key: value for part in parts for key, value in part.samples.items()},
         {key: value for part in parts for key, value in part.runs.items()},
         [ceiling for part in parts for ceiling in part.ceilings],
-        len(merged) - len(latest),
+        sum(part.replaced for part in parts) + len(merged) - len(latest),
         {key: value for part in parts for key, value in part.profiles.items()},
         {key: value for part in parts for key, value in part.code.items()},
         cycles={key: value for part in parts for key, value in part.cycles.items()},

@@ -23,7 +23,7 @@ def run(arguments: list[str]) -> int:
     from katt_report.published.files import read_each, tree_of
     from katt_report.published.history import history
 
-    found = history(read_each(options.results), tree_of(options.source))
+    found = history(read_each(options.results, every_run=True), tree_of(options.source))
     if options.output:
         write_folder(options.output, lambda: history_report(found), options.results, options.overwrite)
     print(table_text(found))

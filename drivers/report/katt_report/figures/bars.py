@@ -19,7 +19,7 @@ _MOST_CATEGORIES = 24
 
 
 def categories(group: Group, points: Points) -> list[tuple[str, tuple]]:
-    """The bars' names and facet values, in file order, so that a sweep's own order is kept."""
+    """The first bars' names and facet values, in file order, so that a sweep's own order is kept."""
     seen = dict.fromkeys(points.tuples(group.facets))
     names = [(group.short_text(values) or group.facet_text(values) or group.key[0], values) for values in seen]
     names = [(name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"), values) for name, values in names]
@@ -37,7 +37,7 @@ def speedup_bars(group: Group) -> style.Plot | None:
         f"Speedup over {group.baseline}",
         figure,
         f"How many times as fast as {group.baseline}: median of the ratios round by round, with their 95 % interval; "
-        f"right of the line at 1 is faster. Fastest tile of each point.{CLIPPED}",
+        f"right of the line at 1 is faster. Fastest tile of each point.{CLIPPED}" + _note(group, points),
         f"Bar charts of the speedup of {list_text(group.compared)} over {group.baseline} by {_what(group)}.",
     )
 
@@ -52,7 +52,8 @@ def peer_bars(group: Group) -> style.Plot | None:
         "Against the peers",
         figure,
         "How many times as fast as each peer Katt's fastest variant at the point is: median of the ratios round by "
-        f"round, with their 95 % interval; right of the line at 1 Katt is faster.{CLIPPED}",
+        f"round, with their 95 % interval; right of the line at 1 Katt is faster.{CLIPPED}"
+        + _note(group, group.against),
         f"Bar charts of the speed of Katt's fastest variant over that of each peer by {_what(group)}.",
     )
 
@@ -77,7 +78,7 @@ def throughput_bars(group: Group) -> style.Plot | None:
         "Throughput",
         figure,
         "Useful work over median time, longer is better; with the 95 % interval. Every panel has its own scale. "
-        f"Fastest tile of each point.{CLIPPED}",
+        f"Fastest tile of each point.{CLIPPED}" + _note(group, group.best),
         f"Bar charts of throughput by {_what(group)} and variant, a panel a dtype.",
     )
 
@@ -99,13 +100,17 @@ def memory_bars(group: Group) -> style.Plot | None:
         "Memory",
         figure,
         "Measured peak of everything a call holds, inputs and outputs included; shorter is better. No bar: another "
-        "program, whose allocator does not tell.",
+        "program, whose allocator does not tell." + _note(group, known),
         f"Bar charts of peak memory by {_what(group)} and variant, a panel a dtype.",
     )
 
 
 def _what(group: Group) -> str:
     return "label" if "label" in group.facets else "point"
+
+
+def _note(group: Group, points: Points) -> str:
+    return style.first_note(_MOST_CATEGORIES, len(points.combinations(group.facets)), "points")
 
 
 def _ratios(group: Group, points: Points, name: str, title: str):
@@ -124,6 +129,8 @@ def _by_variant(group: Group, points: Points, values, text, say=None):
     """A panel a dtype with a bar for every variant that has a value there, `text` behind it; `say` is `text` with the
     unit where the axis names it."""
     names = categories(group, points)
+    kept = {key for _, key in names}
+    points = points.where(np.array([key in kept for key in points.tuples(group.facets)], bool))
     dtypes = [dtype for dtype in group.dtypes if len(points.where(dtype=dtype))]
     looks = {name: look for name, look in style.group_looks(group).items() if len(points.where(variant=name))}
     # A place for every variant that a category has in any of the panels.

@@ -15,25 +15,30 @@ from katt_report.points import Points
 from katt_report.text import percent_text, rate_text, significant
 
 
-def usable_ceilings(group: Group) -> list[Ceiling]:
-    """One ceiling a name, the median over the runs, at the thread count that most points used."""
-    threads = group.best["threads"].tolist()
-    usual = max(set(threads), key=threads.count) if threads else 0
+def usable_ceilings(group: Group, threads: int) -> list[Ceiling]:
+    """One ceiling a name at this thread count, the median over the runs."""
     chosen = []
-    for name in dict.fromkeys(ceiling.name for ceiling in group.ceilings):
-        same = [c for c in group.ceilings if c.name == name and c.value > 0 and math.isfinite(c.value)]
-        same = [c for c in same if c.threads == usual] or same
-        if same:
-            chosen.append(sorted(same, key=lambda ceiling: ceiling.value)[len(same) // 2])
+    known = [c for c in group.ceilings if c.threads == threads and c.value > 0 and math.isfinite(c.value)]
+    for name in dict.fromkeys(ceiling.name for ceiling in known):
+        same = [ceiling for ceiling in known if ceiling.name == name]
+        chosen.append(sorted(same, key=lambda ceiling: ceiling.value)[len(same) // 2])
     return chosen
 
 
 def roofline(group: Group) -> style.Plot | None:
-    """Work rate over arithmetic intensity under the measured ceilings, both axes logarithmic, a panel a dtype."""
-    ceilings = usable_ceilings(group)
+    """Work rate over arithmetic intensity under the measured ceilings, both axes logarithmic, a panel a dtype.
+
+    The points of one thread count, which most of those with ceilings have, of equals the largest.
+    """
     rows = group.best.where((group.best["flops"] > 0) & (group.best["bytes"] > 0) & (group.best["tflops"] > 0))
-    if not ceilings or not len(rows):
+    under = np.isin(rows["threads"], [ceiling.threads for ceiling in group.ceilings if ceiling.value > 0])
+    counts = rows["threads"][under].tolist()
+    if not counts:
         return None
+    threads = max(set(counts), key=lambda count: (counts.count(count), count))
+    rows, ceilings = rows.where(threads=threads), usable_ceilings(group, threads)
+    several = len(group.best.values("threads")) > 1
+    alone = f" Only points of {threads} thread{'s'[: threads != 1]} are drawn." if several else ""
     dtypes = [dtype for dtype in group.dtypes if len(rows.where(dtype=dtype))]
     with style.context():
         figure, axes = style.grid(len(dtypes), len(dtypes), 3.7 if len(dtypes) > 1 else 4.4)
@@ -49,7 +54,8 @@ def roofline(group: Group) -> style.Plot | None:
         figure,
         "Each marker is a point (fastest tile): work per second over work per byte of the least traffic that the "
         "operator needs. Horizontal lines are arithmetic ceilings, sloped lines bandwidths, all measured in "
-        "the same run. A variant that moves more than the least traffic, as naive does, lies further below its roof.",
+        "the same run. A variant that moves more than the least traffic, as naive does, lies further below its roof."
+        + alone,
         "Roofline charts: points by variant under measured arithmetic and bandwidth ceilings, a panel a dtype.",
     )
 

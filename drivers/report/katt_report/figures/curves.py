@@ -20,14 +20,13 @@ def speedup(group: Group) -> style.Plot | None:
     if not len(points):
         return None
     names = list_text([name for name in group.compared if name in points.values("variant")])
-    figure, shown = _ratios(group, points, "speedup", f"speedup over {group.baseline}", f"{group.baseline} = 1×")
+    figure, note = _ratios(group, points, "speedup", f"speedup over {group.baseline}", f"{group.baseline} = 1×")
     return style.Plot(
         style.plot_name("speedup", group),
         f"Speedup over {group.baseline}",
         figure,
         f"How many times as fast as {group.baseline} at the same point: median of the ratios round by round, bars are "
-        f"the 95 % interval. Above the black line is faster. Fastest tile of each point.{CLIPPED}"
-        + style.panels_note(shown, group),
+        f"the 95 % interval. Above the black line is faster. Fastest tile of each point.{CLIPPED}{note}",
         f"Line charts of the speedup of {names} over {group.baseline} against {group.x_title}, a panel a dtype.",
     )
 
@@ -36,14 +35,13 @@ def peers(group: Group) -> style.Plot | None:
     """Paired ratio of Katt's fastest variant to every peer: a line a peer, a panel a dtype and facet."""
     if group.against is None:
         return None
-    figure, shown = _ratios(group, group.against, "ratio", "Katt's fastest / peer", "as fast as the peer")
+    figure, note = _ratios(group, group.against, "ratio", "Katt's fastest / peer", "as fast as the peer")
     return style.Plot(
         style.plot_name("peers", group),
         "Against the peers",
         figure,
         "How many times as fast as each peer Katt's fastest variant at the point is: median of the ratios round by "
-        f"round, bars are the 95 % interval. Above the black line Katt is faster.{CLIPPED}"
-        + style.panels_note(shown, group),
+        f"round, bars are the 95 % interval. Above the black line Katt is faster.{CLIPPED}{note}",
         f"Line charts of the speed of Katt's fastest variant over that of each peer against {group.x_title}.",
     )
 
@@ -61,14 +59,14 @@ def throughput(group: Group) -> style.Plot | None:
     def setup(panel: Axes, rows: Points) -> None:
         panel.set_ylim(0.0, 1.12 * style.top_of(group.rates(rows) / scale))
 
-    figure, shown = _panels(group, group.best, values, setup,
-                            lambda value: rate_text(value * scale, group.rate_unit), f"throughput, {unit}")  # fmt: skip
+    figure, note = _panels(group, group.best, values, setup,
+                           lambda value: rate_text(value * scale, group.rate_unit), f"throughput, {unit}")  # fmt: skip
     return style.Plot(
         style.plot_name("throughput", group),
         f"Throughput over {group.symbol}",
         figure,
         "Useful work over median time, higher is better; bars are the 95 % interval. Every panel has its own "
-        f"scale from zero. Fastest tile of each point.{CLIPPED}" + style.panels_note(shown, group),
+        f"scale from zero. Fastest tile of each point.{CLIPPED}{note}",
         f"Line charts of throughput by variant against {group.x_title}, a panel a dtype.",
     )
 
@@ -84,14 +82,14 @@ def time(group: Group) -> style.Plot | None:
         panel.set_ylim(times.min() / 1.5, times.max() * 1.5)
         style.time_axis(panel)
 
-    figure, shown = _panels(group, group.best, lambda rows: (rows["time_s"], style.ends_of(rows, "time_s")), setup,
-                            seconds_text, "median time", sharey=True)  # fmt: skip
+    figure, note = _panels(group, group.best, lambda rows: (rows["time_s"], style.ends_of(rows, "time_s")), setup,
+                           seconds_text, "median time", sharey=True)  # fmt: skip
     return style.Plot(
         style.plot_name("time", group),
         f"Time over {group.symbol}",
         figure,
         "Median time of one call, lower is better; bars are the 95 % interval. Fastest tile of each point."
-        + style.panels_note(shown, group),
+        + note,
         f"Line charts of median time by variant against {group.x_title}, a panel a dtype.",
     )
 
@@ -106,7 +104,7 @@ def _ratios(group: Group, points: Points, name: str, title: str, line: str):
 
 
 def _panels(group: Group, points: Points, values: Callable, setup: Callable, say: Callable, title: str, **share):
-    """Panels by facet and dtype with a curve a variant; the number of panels as well.
+    """Panels by facet and dtype with a curve a variant; the sentence on those that do not fit as well.
 
     `values` gives the medians of rows and the ends of their intervals, `setup` sets the limits of a panel, `say` puts a
     value into words.
@@ -128,4 +126,4 @@ def _panels(group: Group, points: Points, values: Callable, setup: Callable, say
             if panel.get_subplotspec().is_first_col():
                 panel.set_ylabel(title)
         style.legend_of_figure(figure, axes, looks)
-    return figure, len(panels)
+    return figure, style.panels_note(group, points)

@@ -31,16 +31,14 @@ def panels(found: History, machine: str) -> style.Plot:
         for panel, series in zip(axes, drawn, strict=False):
             _panel(panel, series)
         figure.supylabel("times as fast as naive", fontsize=9)
-    more = (
-        f" The first {len(drawn)} of {len(every)} rows are drawn; the table has all." if len(every) > len(drawn) else ""
-    )
     return style.Plot(
         f"history_{machine}",
         machine,
         figure,
         "The paired speedup over naive, with its 95 % interval, a point a run, the oldest commit left; below, the commits "
         "of the first run, of the last and of changes. Lines: the levels between change points. A dashed line marks a "
-        "change, red to slower, green to faster; a change that one run alone shows is dotted." + more,
+        "change, red to slower, green to faster; a change that one run alone shows is dotted."
+        + style.first_note(_MOST_PANELS, len(every), "rows"),
         f"Small panels of the speedup of each row over the commits measured on {machine}.",
     )
 

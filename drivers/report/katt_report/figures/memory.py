@@ -53,7 +53,7 @@ def memory(group: Group) -> style.Plot | None:
         f"{group.symbol} measured, at least three of them, where fixed "
         "costs no longer count. A workspace of zero cannot be drawn on this axis. "
         "What another program takes is what its own allocator says; without a line it says nothing."
-        + style.panels_note(len(panels), group),
+        + style.panels_note(group, group.best.with_memory),
         f"Log-log charts of workspace and total memory by variant against {group.x_title}.",
     )
 

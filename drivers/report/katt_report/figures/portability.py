@@ -15,7 +15,7 @@ from katt_report.published.portability import BEST_PEER, LIMITS, OURS, PEERS, Op
 from katt_report.statistics import Interval
 from katt_report.text import interval_text, percent_text
 
-_MOST_MACHINES = 6
+_MOST_MACHINES = 8
 _DTYPES = {"f32": ("#333333", "o"), "bf16": ("#009E73", "s"), "f16": ("#CC79A7", "^")}
 _OTHER_DTYPE = ("#E69F00", "D")
 
@@ -45,9 +45,11 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
     if not rows:
         return None
     dtypes = sort_dtypes({p.dtype for p in drawn})
-    machines = [m for m in found.machines if any(m in p.cells for p in drawn)][:_MOST_MACHINES]
+    every_machine = [m for m in found.machines if any(m in p.cells for p in drawn)]
+    machines = every_machine[:_MOST_MACHINES]
     with style.context():
-        width = min(style.PAGE_WIDTH, 2.4 + 2.1 * len(machines))
+        # More than six are shown smaller, on a wider figure.
+        width = max(min(style.PAGE_WIDTH, 2.4 + 2.1 * len(machines)), style.PAGE_WIDTH / 6 * len(machines))
         figure = Drawing(figsize=(width, 1.6 + (0.18 + 0.1 * len(dtypes)) * len(rows)), layout="constrained")
         axes = figure.subplots(1, len(machines), sharey=True, squeeze=False)[0]
         for panel, machine in zip(axes, machines, strict=True):
@@ -78,7 +80,8 @@ def limits(found: Portability, notes: dict[str, str], every: bool = False) -> st
         figure,
         "How much of the limit that binds it (arithmetic or bandwidth, measured in the same run) Katt's fastest variant "
         "reaches, the geometric mean of the points that the machines of a row have in common, its line the interval. "
-        "Hollow: the fastest other program at the same points, where one was measured. A cross at 0: not supported.",
+        "Hollow: the fastest other program at the same points, where one was measured. A cross at 0: not supported."
+        + style.first_note(_MOST_MACHINES, len(every_machine), "machines"),
         "Dot chart of the share of the measured limit by operator, a panel for each machine, Katt beside the best peer.",
     )
 
@@ -123,10 +126,11 @@ def cascades(found: Portability) -> list[style.Plot]:
     dtypes = sort_dtypes({p.dtype for p in operations})
     every = {name for p in operations for cells in p.cells.values() for name in cells} - {OURS, BEST_PEER}
     looks = style.variant_looks([OURS, *sorted(every)])
-    return [_cascade(found, [p for p in operations if p.dtype == dtype][: MOST_PANELS], dtype, looks) for dtype in dtypes]  # fmt: skip
+    return [_cascade(found, [p for p in operations if p.dtype == dtype], dtype, looks) for dtype in dtypes]
 
 
 def _cascade(found: Portability, operations: list[Operation], dtype: str, looks: dict[str, style.Look]) -> style.Plot:
+    note, operations = style.first_note(MOST_PANELS, len(operations), "operations"), operations[:MOST_PANELS]
     machines = [m for m in found.machines if any(m in p.cells for p in operations)]
     colours = [
         matplotlib.colormaps["cividis"](0.15 + 0.8 * i / max(len(machines) - 1, 1)) for i in range(len(machines))
@@ -172,7 +176,7 @@ def _cascade(found: Portability, operations: list[Operation], dtype: str, looks:
         figure,
         "Application efficiency: the time of the fastest program at a point over the program's own, the geometric mean "
         "of the points. Each program has its machines in its own order, the best first; the squares below say which "
-        "machine it is. P: the harmonic mean over the machines. A dash: not measured on all of them.",
+        "machine it is. P: the harmonic mean over the machines. A dash: not measured on all of them." + note,
         "Cascade plots of the efficiency of Katt and of its peers over machines.",
     )
 

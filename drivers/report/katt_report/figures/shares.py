@@ -15,6 +15,7 @@ TITLE = "Where the time goes"
 REST = "rest"
 _MOST_PARTS = 7
 _MOST_BARS = 60
+REST_IS = f"parts beyond the {_MOST_PARTS} largest, and time that no region or kernel holds, are the {REST}"
 _LOOKS = [
     ("#0072B2", ""), ("#E69F00", "////"), ("#009E73", "...."), ("#CC79A7", "xxxx"), ("#56B4E9", "----"),
     ("#F0E442", "++++"), ("#D55E00", "\\\\\\\\"),
@@ -23,15 +24,20 @@ _REST_LOOK = ("#BBBBBB", "")
 
 
 def shares(group: Group) -> style.Plot | None:
-    """Bars of the profiled time by point and variant, relative to the baseline's, a panel a dtype."""
+    """Bars of the profiled time by point and variant, relative to the baseline's, or to the slowest where
+    the baseline has no profile, a panel a dtype."""
     rows = profiled(group)
     if not len(rows):
         return None
     base = base_name(group, rows)
     looks = looks_of([group.profile_of(row) for row in rows.rows()])
     dtypes = [dtype for dtype in group.dtypes if len(rows.where(dtype=dtype))]
-    panels = {dtype: _bars(group, rows.where(dtype=dtype)) for dtype in dtypes}
+    panels = {dtype: _bars(group, rows, dtype) for dtype in dtypes}
     tallest = max(len(bars) for bars in panels.values())
+    known = {baseline_of(group, rows, row) is not None for row in rows.rows()}
+    whole = " or ".join([f"{base}'s"] * (True in known) + ["the slowest variant's"] * (False in known))
+    lacks = f" Where {base} has no profile, the slowest profiled variant stands for it." if False in known else ""
+    most = max(len(rows.where(dtype=dtype)) for dtype in dtypes)
     with style.context():
         # A row of panels names the points once when all panels have the same.
         same = len({tuple((point, variant) for point, variant, *_ in bars) for bars in panels.values()}) == 1
@@ -41,16 +47,16 @@ def shares(group: Group) -> style.Plot | None:
             if same and not panel.get_subplotspec().is_first_col():
                 panel.tick_params(labelleft=False)
             panel.set_title(dtype)
-            panel.set_xlabel(f"time / {base}'s time")
+            panel.set_xlabel(f"time / {whole} time")
         style.legend_of_figure(figure, axes)
     return style.Plot(
         style.plot_name("shares", group),
         TITLE,
         figure,
-        f"Time of the operators inside one run, each bar in parts of {base}'s whole time at that point, so "
-        "that a shorter bar is faster; the percentages are shares of the bar's own time, which stands at its end. "
-        "From further runs with Kokkos' profiling callbacks, not from the samples; time that no region or kernel "
-        f"holds is the {REST}.",
+        f"Time of the operators inside one run, each bar in parts of {whole} whole time at that point, so "
+        f"that a shorter bar is faster.{lacks} The percentages are shares of the bar's own time, which stands at its "
+        f"end. From further runs with Kokkos' profiling callbacks, not from the samples; {REST_IS}."
+        + style.first_note(_MOST_BARS, most, "bars of a panel"),
         "Stacked bar charts of the time of each operator by point and variant, a panel a dtype.",
     )
 
@@ -89,9 +95,14 @@ def rest_of(profile: Profile) -> Part:
 
 def baseline_of(group: Group, rows: Points, row: dict) -> Profile | None:
     """The baseline's profile at the point of a row."""
-    columns = [*_columns(group), "dtype"]
-    base = rows.match(columns, [row[name] for name in columns]).where(variant=base_name(group, rows))
+    base = _beside(group, rows, row).where(variant=base_name(group, rows))
     return group.profile_of(base.row(0)) if len(base) else None
+
+
+def _beside(group: Group, rows: Points, row: dict) -> Points:
+    """The rows at the point and dtype of a row."""
+    columns = [*_columns(group), "dtype"]
+    return rows.match(columns, [row[name] for name in columns])
 
 
 def base_name(group: Group, rows: Points) -> str:
@@ -113,15 +124,16 @@ def looks_of(profiles: list[Profile]) -> dict[str, tuple[str, str]]:
     return dict(zip(names, _LOOKS, strict=False)) | {REST: _REST_LOOK}
 
 
-def _bars(group: Group, rows: Points) -> list[tuple[str, str, Profile, float]]:
+def _bars(group: Group, rows: Points, dtype: str) -> list[tuple[str, str, Profile, float]]:
     """(point, variant, profile, whole length) of the bars of a panel; the point is said once."""
     bars = []
     said = None
-    for row in list(rows.rows())[:_MOST_BARS]:
-        profile = group.profile_of(row)
-        base = baseline_of(group, rows, row) or profile
+    for row in list(rows.where(dtype=dtype).rows())[:_MOST_BARS]:
+        profile, base = group.profile_of(row), baseline_of(group, rows, row)
+        slowest = max(group.profile_of(one).time_s for one in _beside(group, rows, row).rows())
         point = point_text(group, row)
-        bars.append(("" if point == said else point, row["variant"], profile, profile.time_s / base.time_s))
+        length = profile.time_s / (base.time_s if base else slowest)
+        bars.append(("" if point == said else point, row["variant"], profile, length))
         said = point
     return bars
 

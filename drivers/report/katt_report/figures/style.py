@@ -137,10 +137,14 @@ def columns_of(group: Group, panels: list) -> int:
     return len(group.dtypes) if group.facets and len(group.dtypes) > 1 else len(panels)
 
 
-def panels_note(shown: int, group: Group) -> str:
-    """A sentence for the caption when not all panels fit."""
-    total = sum(len(rows.values("dtype")) for _, rows in group.panels())
-    return f" The first {shown} of {total} combinations are drawn; the table has all." if total > shown else ""
+def first_note(most: int, total: int, what: str) -> str:
+    """A sentence for the caption when not all `total` fit."""
+    return f" The first {most} of {total} {what} are drawn; the table has all." if total > most else ""
+
+
+def panels_note(group: Group, points: Points) -> str:
+    """The same for the panels of `points`."""
+    return first_note(MOST_PANELS, len(points.combinations([*group.facets, "dtype"])), "combinations")
 
 
 def legend_of_figure(figure: Figure, axes: list[Axes], order=()) -> None:

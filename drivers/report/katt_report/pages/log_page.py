@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from katt_report.figures import style
-from katt_report.figures.shares import TITLE, draw_bars, looks_of, rest_of, short_name
+from katt_report.figures.shares import REST_IS, TITLE, draw_bars, looks_of, rest_of, short_name
 from katt_report.load import Part, Profile
 from katt_report.logs import Log
 from katt_report.pages.markup import bullets, escape, page, table
@@ -127,7 +127,7 @@ def phases(log: Log, name: str) -> style.Plot | None:
         drawing,
         f"Time of every phase in parts of the whole ({seconds_text(profile.time_s)}, the mean of {profile.runs}); the "
         "percentages are shares of the phase. Measured with Kokkos' profiling callbacks, which wait for every launch; "
-        "what no operator or kernel holds is the rest.",
+        f"{REST_IS}.",
         "A stacked bar of operators for each phase.",
     )
 

@@ -32,9 +32,9 @@ def _is_sweep(path: Path) -> bool:
     return names is not None and schema.PREDICTED not in names
 
 
-def read_each(paths: Iterable[Path]) -> list[Results]:
-    """The results of every result file among or below the paths, apart."""
-    return each_isolated(*result_files(paths))
+def read_each(paths: Iterable[Path], every_run: bool = False) -> list[Results]:
+    """The results of every result file among or below the paths, apart; with `every_run` the rows of all runs."""
+    return each_isolated(*result_files(paths), every_run=every_run)
 
 
 def tree_of(named: Path | None) -> SourceTree | None:

@@ -81,7 +81,8 @@ class History:
 
 
 def history(parts: list[Results], tree: SourceTree | None = None) -> History:
-    """The histories of all rows with a paired speedup; peers, which change with their library, apart.
+    """The histories of all rows with a paired speedup; peers, which change with their library, apart. A part may hold
+    several runs of a row.
 
     Runs are sorted by the date of their commit, where the history of `tree` holds it, else by their own.
     """
