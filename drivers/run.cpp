@@ -45,7 +45,7 @@ void check_variant(const bench::Operator& op, Backend backend, const std::string
   std::vector<std::string> known{std::string(auto_variant)};
   for (const std::string& pass : op.passes()) {
     for (const bench::VariantInfo& info : op.variants(backend, pass)) {
-      if (std::ranges::find(known, info.name) == known.end()) known.push_back(info.name);
+      bench::add_once(known, info.name);
     }
   }
   if (std::ranges::find(known, variant) != known.end()) return;

@@ -8,6 +8,7 @@
 
 #include "core/build_info.hpp"
 #include "core/devices.hpp"
+#include "io/json_input.hpp"
 #include "machine/huge_pages.hpp"
 #include "machine/machine.hpp"
 #include "machine/sensors.hpp"
@@ -26,10 +27,6 @@ namespace katt::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json value_json(const AxisValue& value) {
-  return std::visit([](const auto& held) { return Json(held); }, value);
-}
 
 Json topology_json() {
   const Topology& host = topology();
@@ -84,7 +81,7 @@ Json operator_json(const Operator& op) {
   for (const AxisSpec& axis : all_axes(op)) {
     axes.push_back({{"name", axis.name},
                     {"short_name", axis.short_name},
-                    {"default", value_json(axis.fallback)},
+                    {"default", io::impl::json_of<Json>(axis.fallback)},
                     {"follows", axis.follows},
                     {"choices", axis.choices},
                     {"help", axis.help}});

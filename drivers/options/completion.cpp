@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/backend.hpp"
-#include "core/dtype.hpp"
 #include "core/text.hpp"
+#include "plan/operator_axes.hpp"
 
 namespace katt::impl {
 namespace {
@@ -70,23 +69,9 @@ Values files(std::vector<std::string> endings) { return {.endings = std::move(en
 
 Values folders() { return {.folders = true}; }
 
-Values backend_values() {
-  return {.words = [] {
-    std::vector<std::string> names;
-    for (const Backend backend : all_backends) {
-      if (is_built(backend)) names.emplace_back(name_of(backend));
-    }
-    return names;
-  }};
-}
+Values backend_values() { return {.words = bench::built_backends}; }
 
-Values dtype_values() {
-  return {.words = [] {
-    std::vector<std::string> names;
-    for (const Dtype dtype : all_dtypes) names.emplace_back(name_of(dtype));
-    return names;
-  }};
-}
+Values dtype_values() { return {.words = bench::dtype_names}; }
 
 Values operator_values(const bench::Registry& registry) {
   return {.words = [&registry] {

@@ -16,6 +16,7 @@
 #include "machine/machine.hpp"
 #include "memory/tracker.hpp"
 #include "plan/axes.hpp"
+#include "plan/operator_axes.hpp"
 #include "ranks/communicator.hpp"
 #include "sweep/sweep_together.hpp"
 
@@ -81,10 +82,7 @@ const std::atomic<bool>& stop_on_signals(const char* word) {
 
 Backend backend_option(const std::optional<std::string>& text) {
   if (!text) return default_backend();
-  std::vector<std::string> built;
-  for (const Backend backend : all_backends) {
-    if (is_built(backend)) built.emplace_back(name_of(backend));
-  }
+  const std::vector<std::string> built = bench::built_backends();
   const auto backend = backend_from_name(*text);
   if (backend && is_built(*backend)) return *backend;
   const std::string near = bench::suggestion(*text, built);

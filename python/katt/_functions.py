@@ -1,6 +1,7 @@
 """The functions NAME and NAME_backward of every operator, made from its schema (_schema.py). Modules beside this one
 have those that want more than a schema says."""
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -54,10 +55,7 @@ def shape_in(tensor, lead: Shape, extents: dict[str, int], scalar: Shape = (1,))
         if axis != "tokens":
             shape.append(int(axis) if axis.isdigit() else extents[axis])
         elif tensor.is_hidden:
-            count = 1
-            for extent in lead:
-                count = count * extent
-            shape.append(count)
+            shape.append(math.prod(lead))
         else:
             shape.extend(lead)
     return tuple(shape) if tensor.axes else scalar

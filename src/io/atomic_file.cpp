@@ -69,13 +69,6 @@ std::string random_letters() {
   return text;
 }
 
-bool is_same(int descriptor, const fs::path& path) {
-  struct stat open {
-  }, named{};
-  return ::fstat(descriptor, &open) == 0 && ::lstat(path.c_str(), &named) == 0 &&
-         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
-}
-
 /// Removes scratch files whose programs are gone: a running program holds a lock on its scratch
 /// file.
 void remove_leftovers(const fs::path& target) {
@@ -120,6 +113,13 @@ int write_all(int descriptor, std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
   return 0;
+}
+
+bool is_same(int descriptor, const fs::path& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(descriptor, &open) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
 RemovedOnSignal::RemovedOnSignal(const char* path) : slot_(0) {
@@ -171,7 +171,7 @@ AtomicFile::AtomicFile(const fs::path& path) : named_(path), target_(written_pat
     if (descriptor_ < 0 && errno == EEXIST) continue;
     if (descriptor_ < 0) impl::throw_unwritable(path, errno);
     (void)::flock(descriptor_, LOCK_EX);  // a file system without locks keeps leftovers
-    if (is_same(descriptor_, temporary_)) break;
+    if (impl::is_same(descriptor_, temporary_)) break;
     ::close(descriptor_);  // removed as a leftover before it was locked
   }
   on_signal_.emplace(temporary_.c_str());

@@ -18,6 +18,9 @@ namespace impl {
 /// Writes all bytes. Returns 0, or the errno.
 [[nodiscard]] int write_all(int descriptor, std::span<const std::byte> bytes);
 
+/// True when the path still names the open file.
+[[nodiscard]] bool is_same(int descriptor, const std::filesystem::path& path);
+
 /// Makes a signal that ends the program (end_by_signal()) remove a file, while this object lives.
 class RemovedOnSignal {
  public:

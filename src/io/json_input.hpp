@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -18,5 +19,11 @@ namespace katt::io::impl {
 /// `expected` completes the message where it is missing, e.g. "a Hugging Face configuration".
 [[nodiscard]] std::string read_text(const std::filesystem::path& path, std::size_t max_bytes,
                                     const std::string& expected);
+
+/// The value that a std::variant holds, as JSON.
+template <class Json, class Variant>
+[[nodiscard]] Json json_of(const Variant& value) {
+  return std::visit([](const auto& held) { return Json(held); }, value);
+}
 
 }  // namespace katt::io::impl

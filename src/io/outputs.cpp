@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,12 +20,6 @@ namespace katt::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  (void)::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 /// "process 4711" or, for another machine, "process 4711 on node2", from the content of a lock
 /// file.
@@ -64,6 +57,12 @@ std::vector<fs::path> files_of(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
 
 bool same_file(const fs::path& a, const fs::path& b) {
   std::error_code error;
@@ -122,12 +121,7 @@ FileLock::FileLock(const fs::path& path, IfTaken if_taken) {
       throw InputError(path.string() + ": is being written by " + writer +
                        "; expected one writer at a time");
     }
-    struct stat open {
-    }, named{};
-    if (::fstat(descriptor_, &open) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
-        open.st_ino == named.st_ino && open.st_dev == named.st_dev) {
-      break;
-    }
+    if (impl::is_same(descriptor_, path_)) break;
     ::close(descriptor_);  // the previous owner removed it
   }
   on_signal_.emplace(path_.c_str());

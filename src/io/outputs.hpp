@@ -18,6 +18,9 @@ struct NamedPath {
   std::filesystem::path path;
 };
 
+/// Name of this machine in its network.
+[[nodiscard]] std::string host_name();
+
 /// True when two paths are one file, also by links; for two missing paths, true when writing both
 /// would make one file.
 [[nodiscard]] bool same_file(const std::filesystem::path& a, const std::filesystem::path& b);

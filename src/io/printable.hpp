@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,5 +17,8 @@ std::string printable(std::string_view text);
 
 /// "(2, 3)"; an extent of -1 is printed as "any".
 std::string shape_text(const std::vector<std::int64_t>& shape);
+
+/// The product of the extents; it does not check that 64 bits hold it.
+std::size_t element_count(const std::vector<std::int64_t>& shape);
 
 }  // namespace katt::io::impl

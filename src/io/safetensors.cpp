@@ -37,12 +37,6 @@ void widen(std::span<const std::byte> bytes, std::span<float> values) {
   }
 }
 
-std::size_t count_of(const std::vector<std::int64_t>& shape) {
-  std::size_t count = 1;
-  for (const std::int64_t extent : shape) count *= static_cast<std::size_t>(extent);
-  return count;
-}
-
 struct Shard {
   explicit Shard(const fs::path& file)
       : path(file),
@@ -169,7 +163,7 @@ void Safetensors::check(const std::string& name, const std::vector<std::int64_t>
 
 void Safetensors::read(const std::string& name, const std::vector<std::int64_t>& shape,
                        std::span<float> values) const {
-  if (values.size() != count_of(shape)) {
+  if (values.size() != impl::element_count(shape)) {
     check(name, shape);
     throw std::invalid_argument("tensor " + name + ": the memory does not fit its shape");
   }
@@ -179,7 +173,7 @@ void Safetensors::read(const std::string& name, const std::vector<std::int64_t>&
 void Safetensors::read(const std::string& name, const std::vector<std::int64_t>& shape,
                        std::int64_t first, std::span<float> values) const {
   check(name, shape);
-  const std::size_t count = count_of(shape);
+  const std::size_t count = impl::element_count(shape);
   const auto begin = static_cast<std::size_t>(first);
   if (begin > count || values.size() > count - begin) {
     throw std::invalid_argument("tensor " + name + ": the part is not within its shape");

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/atomic_file.hpp"
+#include "io/printable.hpp"
 #include "io/safetensors.hpp"
 #include "tile/convert.hpp"
 
@@ -40,8 +41,7 @@ std::string head_of(std::span<const SafetensorsTensor> tensors,
     if (header.contains(tensor.name)) {
       throw std::invalid_argument("tensor " + tensor.name + ": its name is taken");
     }
-    std::size_t bytes = size_of(tensor.dtype);
-    for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
+    const std::size_t bytes = size_of(tensor.dtype) * impl::element_count(tensor.shape);
     header[tensor.name] = {{"dtype", name_in_file(tensor.dtype)},
                            {"shape", tensor.shape},
                            {"data_offsets", {at, at + bytes}}};
@@ -67,10 +67,8 @@ struct SafetensorsWriter::Impl {
     const std::string head = head_of(tensors, metadata);
     std::uint64_t bytes = head.size();
     for (const SafetensorsTensor& tensor : tensors) {
-      std::size_t count = 1;
-      for (const std::int64_t extent : tensor.shape) count *= static_cast<std::size_t>(extent);
-      rest.push_back({tensor.dtype, count});
-      bytes += count * size_of(tensor.dtype);
+      rest.push_back({tensor.dtype, impl::element_count(tensor.shape)});
+      bytes += rest.back().count * size_of(tensor.dtype);
     }
     target.reserve(bytes);
     target.write(head);

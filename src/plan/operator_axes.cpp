@@ -8,13 +8,22 @@
 
 namespace katt::bench {
 
-std::vector<AxisSpec> common_axes(const Operator& op) {
-  std::vector<std::string> backends;
+std::vector<std::string> built_backends() {
+  std::vector<std::string> names;
   for (const Backend backend : all_backends) {
-    if (is_built(backend)) backends.emplace_back(name_of(backend));
+    if (is_built(backend)) names.emplace_back(name_of(backend));
   }
-  std::vector<std::string> dtypes;
-  for (const Dtype dtype : all_dtypes) dtypes.emplace_back(name_of(dtype));
+  return names;
+}
+
+std::vector<std::string> dtype_names() {
+  std::vector<std::string> names;
+  for (const Dtype dtype : all_dtypes) names.emplace_back(name_of(dtype));
+  return names;
+}
+
+std::vector<AxisSpec> common_axes(const Operator& op) {
+  const std::vector<std::string> backends = built_backends();
   return {
       {.name = "pass",
        .fallback = op.passes().front(),
@@ -29,7 +38,10 @@ std::vector<AxisSpec> common_axes(const Operator& op) {
        .minimum = 1,
        .maximum = thread_limit,
        .help = "host threads (default: every core)"},
-      {.name = "dtype", .fallback = std::string("f32"), .choices = dtypes, .help = "element type"},
+      {.name = "dtype",
+       .fallback = std::string("f32"),
+       .choices = dtype_names(),
+       .help = "element type"},
   };
 }
 

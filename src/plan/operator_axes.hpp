@@ -21,6 +21,10 @@ void for_each_variant(const Operator& op, const F& f) {
   }
 }
 
+/// Names of the backends of this build, and of all dtypes.
+[[nodiscard]] std::vector<std::string> built_backends();
+[[nodiscard]] std::vector<std::string> dtype_names();
+
 /// The axes of every operator: pass, backend, threads, dtype.
 [[nodiscard]] std::vector<AxisSpec> common_axes(const Operator& op);
 /// These, and then the operator's own.

@@ -116,11 +116,7 @@ class Reader {
       for (const SettingSpec& setting : setting_specs()) known.push_back(setting.key);
     }
     for (const SweepEntry& entry : request_.entries) {
-      for (const std::string& axis_key : axis_keys(*entry.op)) {
-        if (std::find(known.begin(), known.end(), axis_key) == known.end()) {
-          known.push_back(axis_key);
-        }
-      }
+      for (const std::string& axis_key : axis_keys(*entry.op)) add_once(known, axis_key);
     }
     unknown(key, known);
   }

@@ -23,10 +23,6 @@ constexpr int schema = 1;
 constexpr std::size_t max_tuning_bytes = 1 << 26;
 constexpr int max_depth = 8;
 
-Json axis_json(const AxisValue& value) {
-  return std::visit([](const auto& held) { return Json(held); }, value);
-}
-
 AxisValue axis_of(const nlohmann::json& json) {
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number()) return json.get<double>();
@@ -44,7 +40,7 @@ int count_of(const nlohmann::json& json) {
 
 Json to_json(const TunedTile& tuned) {
   Json axes = Json::object();
-  for (const auto& [name, value] : tuned.axes) axes[name] = axis_json(value);
+  for (const auto& [name, value] : tuned.axes) axes[name] = io::impl::json_of<Json>(value);
   Json json = {{"op", tuned.op},
                {"pass", tuned.pass},
                {"variant", tuned.variant},

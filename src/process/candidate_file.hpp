@@ -2,9 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "process/peer_process.hpp"
 #include "process/stop_flag.hpp"
@@ -16,8 +14,7 @@ namespace katt::bench {
 struct CandidateFile {
   std::filesystem::path path;  ///< absolute
   std::string sha256;
-  std::string about;                  ///< what it says of itself; may be empty
-  std::vector<std::string> passes{};  ///< those that it has
+  std::string about;  ///< what it says of itself; may be empty
 
   [[nodiscard]] bool is_python() const { return path.extension() == ".py"; }
   /// Description of the file in a result file.

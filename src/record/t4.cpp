@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/json_input.hpp"
 #include "record/json.hpp"
 #include "record/row_cells.hpp"
 
@@ -14,10 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double ms = 1e3;  // in a second
-
-Json json_of(const io::Cell& cell) {
-  return std::visit([](const auto& held) { return Json(held); }, cell);
-}
 
 /// The parameters of a row's variant; empty where it has none, or did not run here.
 Json configuration(const RowCells& cells) {
@@ -40,10 +37,10 @@ const char* invalidity(const RowCells& cells) {
 Json problem(const Registry& registry, const RowCells& cells) {
   Json problem = Json::object();
   for (const char* name : {"op", "pass", "variant", "backend", "dtype", "threads"}) {
-    problem[name] = json_of(cells.cell(name));
+    problem[name] = io::impl::json_of<Json>(cells.cell(name));
   }
   for (const AxisSpec& axis : registry.find(cells.text("op")).axes()) {
-    problem[axis.name] = json_of(cells.cell(axis.name));
+    problem[axis.name] = io::impl::json_of<Json>(cells.cell(axis.name));
   }
   return problem;
 }
@@ -92,7 +89,7 @@ std::string t4_json(const Registry& registry, const std::vector<io::Column>& col
     if (name == "started_at" && text != nullptr) timestamp = *text;
     for (const char* kept : {"command", "started_at", "katt_version", "commit", "dirty", "compiler",
                              "device", "cpu_id", "cores", "isa", "os"}) {
-      if (name == kept) metadata[name] = std::visit([](const auto& v) { return Json(v); }, value);
+      if (name == kept) metadata[name] = io::impl::json_of<Json>(value);
     }
   }
   Json results = Json::array();

@@ -8,6 +8,7 @@
 #include "core/devices.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "io/json_input.hpp"
 #include "io/printable.hpp"
 #include "machine/machine.hpp"
 #include "plan/requests.hpp"
@@ -32,7 +33,7 @@ nlohmann::json open_request(const Operator& op, const Point& point, const Foreig
                             const Bound& bound) {
   nlohmann::json axes = nlohmann::json::object();
   for (const auto& [axis, value] : point.values) {
-    std::visit([&, key = axis](const auto& held) { axes[key] = held; }, value);
+    axes[axis] = io::impl::json_of<nlohmann::json>(value);
   }
   nlohmann::json request = {{"do", "open"},
                             {"op", op.name()},

@@ -1,9 +1,6 @@
 #include "sweep/sweep_ranks.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -20,6 +17,7 @@
 #include "core/build_info.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "io/outputs.hpp"
 #include "record/provenance.hpp"
 #include "record/row_message.hpp"
 #include "sweep/runner.hpp"
@@ -69,12 +67,6 @@ ranks::Message receive(const ranks::Communicator& ranks) {
   return ranks.receive_message();
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  (void)gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 /// Rank 0.
 class Coordinator {
  public:
@@ -97,7 +89,7 @@ class Coordinator {
       node.idle.push_back(received.source);
       node_of_[received.source] = &node;
     }
-    if (!nodes_.contains(host_name())) {
+    if (!nodes_.contains(io::host_name())) {
       progress.note("the node of rank 0 measures nothing: one rank more than nodes would use it");
     }
     if (nodes_.size() == 1) return;
@@ -196,7 +188,7 @@ void measure_for(const ranks::Communicator& ranks, const SweepRequest& request,
                  std::span<const PlannedCase> plan, const SweepOptions& options,
                  const StopFlag& stop) {
   MessageWriter hello = message_of(Kind::hello);
-  send(ranks, hello.add(host_name()), 0);
+  send(ranks, hello.add(io::host_name()), 0);
   std::optional<CaseRunner> runner;
   while (true) {
     const ranks::Message received = receive(ranks);

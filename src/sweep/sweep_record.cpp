@@ -10,6 +10,7 @@
 
 #include "core/build_info.hpp"
 #include "io/hdf5/result_contents.hpp"
+#include "plan/axes.hpp"
 #include "plan/forecast.hpp"
 #include "record/provenance.hpp"
 #include "record/results.hpp"
@@ -143,11 +144,7 @@ void check_held(const std::filesystem::path& output, const Settings& settings) {
 
 std::vector<Backend> backends_of(std::span<const PlannedCase> plan) {
   std::vector<Backend> backends;
-  for (const PlannedCase& planned : plan) {
-    if (std::find(backends.begin(), backends.end(), planned.point.backend) == backends.end()) {
-      backends.push_back(planned.point.backend);
-    }
-  }
+  for (const PlannedCase& planned : plan) add_once(backends, planned.point.backend);
   return backends;
 }
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
 #include "core/stopwatch.hpp"
+#include "core/text.hpp"
 #include "memory/transfer.hpp"
 #include "op/reference/fill.hpp"
 #include "ops/rope/rope.hpp"
@@ -30,9 +30,8 @@ static_assert(names.size() == nn::recomputable.size());
 
 /// The text as a number, or −1.
 std::int64_t count_of(std::string_view text) {
-  std::int64_t value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? value : -1;
+  const bench::Parsed parsed = bench::parse_integer(text);
+  return parsed.problem.empty() ? parsed.integer : -1;
 }
 
 /// Adds "n1:8" to the tensors that the blocks compute again; returns false for another form.
@@ -128,13 +127,11 @@ std::string text_of(const std::vector<Recompute>& recompute) {
 }
 
 std::size_t budget_of(const std::string& where, const std::string& text) {
-  double bytes = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, bytes);
-  if (error != std::errc() || stop != end || !(bytes >= 1 && bytes <= 1e18)) {
+  const bench::Parsed bytes = bench::parse_real(text);
+  if (!bytes.problem.empty() || bytes.real < 1 || bytes.real > 1e18) {
     throw InputError(where + ": budget holds \"" + text + "\", expected a number of bytes");
   }
-  return static_cast<std::size_t>(bytes);
+  return static_cast<std::size_t>(bytes.real);
 }
 
 }  // namespace

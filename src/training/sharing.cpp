@@ -37,12 +37,7 @@ Sharing::Sharing(std::int64_t size, const ranks::Place& place, std::int64_t buck
     : replicas_(place.layout.replicas()),
       replica_(place.replica()),
       is_cut_(place.layout.zero && replicas_ > 1) {
-  if (replicas_ == 1) {
-    pieces_.push_back({0, size, 0});
-    state_size_ = size;
-    return;
-  }
-  for (std::int64_t end = size; end > 0; end -= std::min(bucket, end)) {
+  for (std::int64_t end = replicas_ > 1 ? size : 0; end > 0; end -= std::min(bucket, end)) {
     const std::int64_t count = std::min(bucket, end);
     buckets_.push_back({end - count, count});
   }

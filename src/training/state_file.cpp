@@ -1,10 +1,10 @@
 #include "training/state_file.hpp"
 
 #include <array>
-#include <charconv>
 #include <string>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 
 namespace katt::training {
 
@@ -25,13 +25,7 @@ constexpr const char* scale_tensor = "loss_scale";
 constexpr std::int64_t max_steps = std::int64_t{1} << 32;
 
 std::string number(std::int64_t value) { return std::to_string(value); }
-
-/// The shortest text of this number.
-std::string number(double value) {
-  std::array<char, 32> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
-  return {text.data(), end};
-}
+std::string number(double value) { return bench::to_text(value); }
 
 /// The options that must be the same when a run continues.
 Metadata settings_of(const TrainOptions& options) {
@@ -92,14 +86,12 @@ class StateReader {
 
   [[nodiscard]] std::int64_t integer(const std::string& key) const {
     const std::string value = text(key);
-    std::int64_t result = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    if (error != std::errc() || end != value.data() + value.size() || result < 0 ||
-        result > max_steps) {
+    const bench::Parsed parsed = bench::parse_integer(value);
+    if (!parsed.problem.empty() || parsed.integer < 0 || parsed.integer > max_steps) {
       throw InputError(path_.string() + ": " + key + ": holds \"" + value +
                        "\", expected a number of steps");
     }
-    return result;
+    return parsed.integer;
   }
 
   [[nodiscard]] std::vector<float> column(const char* name, std::int64_t count) const {

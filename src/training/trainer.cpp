@@ -428,7 +428,7 @@ std::vector<float> Trainer<Exec>::values(const nn::DeviceMemory<Exec>& memory, D
 }
 
 template <class Exec>
-std::vector<float> Trainer<Exec>::whole_masters() const {
+std::vector<float> Trainer<Exec>::parameters() const {
   if (is_weights() || !sharing_.is_cut()) {
     return values(master_, options_.master_dtype, layout_.size());
   }

@@ -113,8 +113,9 @@ class Trainer {
   /// As given to the constructor.
   [[nodiscard]] const TrainOptions& options() const { return options_; }
 
-  /// The parameters (masters), flat, on the host, of this rank's part.
-  [[nodiscard]] std::vector<float> parameters() const { return whole_masters(); }
+  /// The parameters (masters), flat, on the host, of this rank's part. Replicas may share them, so
+  /// all replicas call it.
+  [[nodiscard]] std::vector<float> parameters() const;
   /// The gradients of the last step, flat, on the host, of this rank's part, unless ZeRO-1 has cut
   /// them.
   [[nodiscard]] std::vector<float> gradients() const {
@@ -150,9 +151,6 @@ class Trainer {
   [[nodiscard]] nn::Weights bind(Dtype dtype, const nn::DeviceMemory<Exec>& memory) const;
   [[nodiscard]] std::vector<float> values(const nn::DeviceMemory<Exec>& memory, Dtype dtype,
                                           std::int64_t count) const;
-  /// The masters of this rank's part of the model. Replicas may share them, so all replicas call
-  /// it.
-  [[nodiscard]] std::vector<float> whole_masters() const;
   /// Masters and moments in their memory.
   [[nodiscard]] RunArrays arrays() const;
 

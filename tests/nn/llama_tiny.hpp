@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "io/hdf5/hdf5_handle.hpp"
 #include "memory/transfer.hpp"
 #include "nn/config.hpp"
+#include "nn/model/model.hpp"
 #include "tests/cases/folders.hpp"
 
 namespace katt::test {
@@ -65,6 +67,13 @@ inline nn::LlamaConfig small_config(const nlohmann::json& changes = nlohmann::js
       {"num_key_value_heads", 3}, {"head_dim", 8},          {"initializer_range", 0.1}};
   config.update(changes);
   return nn::parse_config("small", config.dump());
+}
+
+template <class Exec>
+nn::Llama<Exec> random_model(Dtype dtype, nn::LlamaConfig config = small_config()) {
+  nn::Llama<Exec> model(Exec(), std::move(config), dtype);
+  nn::randomize_parameters(model.exec(), model.config(), model.layout(), 3, dtype, model.data());
+  return model;
 }
 
 }  // namespace katt::test

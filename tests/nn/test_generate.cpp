@@ -25,6 +25,7 @@ namespace katt {
 namespace {
 
 using Prompts = std::vector<std::vector<std::int64_t>>;
+using test::random_model;
 
 template <class Exec>
 class Generate : public ::testing::Test {};
@@ -35,13 +36,6 @@ using Spaces = ::testing::Types<Kokkos::Cuda, Host>;
 using Spaces = ::testing::Types<Host>;
 #endif
 TYPED_TEST_SUITE(Generate, Spaces);
-
-template <class Exec>
-nn::Llama<Exec> random_model(Dtype dtype) {
-  nn::Llama<Exec> model(Exec(), test::small_config(), dtype);
-  nn::randomize_parameters(model.exec(), model.config(), model.layout(), 3, dtype, model.data());
-  return model;
-}
 
 Prompts prompts_of(const std::vector<std::int64_t>& lengths) {
   Prompts prompts;

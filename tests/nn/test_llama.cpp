@@ -16,6 +16,8 @@
 namespace katt {
 namespace {
 
+using test::random_model;
+
 template <class Exec>
 class Llama : public ::testing::Test {};
 
@@ -33,13 +35,6 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
     if (!(difference <= largest)) largest = difference;  // NaN stays
   }
   return largest;
-}
-
-template <class Exec>
-nn::Llama<Exec> random_model(nn::LlamaConfig config, Dtype dtype) {
-  nn::Llama<Exec> model(Exec(), std::move(config), dtype);
-  nn::randomize_parameters(model.exec(), model.config(), model.layout(), 3, dtype, model.data());
-  return model;
 }
 
 std::vector<std::int64_t> some_tokens(std::int64_t count, std::int64_t vocab) {
@@ -91,7 +86,7 @@ TYPED_TEST(Llama, ContinuesAsTransformersCachedAndNot) {
 
 TYPED_TEST(Llama, PrefillInChunksAndInBatches) {
   for (const Dtype dtype : all_dtypes) {
-    const auto model = random_model<TypeParam>(test::small_config(), dtype);
+    const auto model = random_model<TypeParam>(dtype);
     const auto tokens = some_tokens(23, 97);
     nn::Session<TypeParam> whole(model, {.capacity = 23});
     const std::vector<float> logits = whole.append(tokens, true);
@@ -123,20 +118,20 @@ TYPED_TEST(Llama, PrefillInChunksAndInBatches) {
 TYPED_TEST(Llama, HasBiasesTiedEmbeddingsAndBigHeads) {
   // Biases of zero change nothing; a tied head is the embedding.
   const auto plain =
-      random_model<TypeParam>(test::small_config({{"tie_word_embeddings", true}}), Dtype::f32);
+      random_model<TypeParam>(Dtype::f32, test::small_config({{"tie_word_embeddings", true}}));
   const auto tokens = some_tokens(11, 97);
   nn::Session<TypeParam> session(plain, {.capacity = 11});
   EXPECT_EQ(session.append(tokens, true).size(), 11U * 97);
   EXPECT_EQ(plain.weights().head.data, plain.weights().embedding.data);
   const auto biased = random_model<TypeParam>(
-      test::small_config({{"attention_bias", true}, {"mlp_bias", true}, {"head_dim", 16}}),
-      Dtype::f32);
+      Dtype::f32,
+      test::small_config({{"attention_bias", true}, {"mlp_bias", true}, {"head_dim", 16}}));
   nn::Session<TypeParam> with_biases(biased, {.capacity = 11});
   for (const float logit : with_biases.append(tokens)) EXPECT_TRUE(std::isfinite(logit));
 }
 
 TYPED_TEST(Llama, RefusesTokensThatItCannotTake) {
-  const auto model = random_model<TypeParam>(test::small_config(), Dtype::f32);
+  const auto model = random_model<TypeParam>(Dtype::f32);
   nn::Session<TypeParam> session(model, {.capacity = 4});
   const auto refuses = [&](const std::vector<std::int64_t>& tokens) {
     return test::message_of<InputError>([&] { (void)session.append(tokens); });
@@ -158,7 +153,7 @@ TYPED_TEST(Llama, ForecastsItsMemory) {
                                                 {.batch = 2, .capacity = many / 2, .chunk = 16}}) {
         const nn::LlamaConfig config = test::small_config(changes);
         const memory::Scope scope;
-        const auto model = random_model<TypeParam>(config, dtype);
+        const auto model = random_model<TypeParam>(dtype, config);
         const nn::Session<TypeParam> dry(TypeParam(), config, dtype, model.weights(), options,
                                          true);
         nn::Session<TypeParam> session(model, options);
@@ -175,7 +170,7 @@ TYPED_TEST(Llama, ForecastsItsMemory) {
 }
 
 TYPED_TEST(Llama, AHitLimitIsAnErrorAndTheProgramGoesOn) {
-  const auto model = random_model<TypeParam>(test::small_config(), Dtype::f32);
+  const auto model = random_model<TypeParam>(Dtype::f32);
   const nn::Session<TypeParam> dry(TypeParam(), model.config(), Dtype::f32, model.weights(),
                                    {.capacity = 900, .chunk = 16}, true);
   // The workspace of a device's library is larger than all activations here.
@@ -192,7 +187,7 @@ TYPED_TEST(Llama, AHitLimitIsAnErrorAndTheProgramGoesOn) {
 }
 
 TYPED_TEST(Llama, BeginsAgainInTheSameCache) {
-  const auto model = random_model<TypeParam>(test::small_config(), Dtype::bf16);
+  const auto model = random_model<TypeParam>(Dtype::bf16);
   nn::Session<TypeParam> session(model, {.batch = 2, .capacity = 9});
   const auto tokens = some_tokens(18, 97);
   const std::vector<float> logits = session.append(tokens);

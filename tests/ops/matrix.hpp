@@ -79,6 +79,16 @@ void run_variant(const Exec& exec, const VariantTable<Exec, Args>& table, const 
   exec.fence();
 }
 
+/// Runs the operator's forward() with the workspace that it asks for, and waits for it.
+template <class Exec, class Args>
+Status run_forward(const Exec& exec, const Args& args, const Config& config) {
+  const Kokkos::View<std::byte*, Kokkos::HostSpace> workspace("test::workspace",
+                                                              workspace_bytes(exec, args, config));
+  const Status status = forward(exec, args, config, workspace);
+  exec.fence("test::fence");
+  return status;
+}
+
 template <class Exec, class Args>
 std::vector<std::string> names_of(const VariantTable<Exec, Args>& table) {
   std::vector<std::string> names;

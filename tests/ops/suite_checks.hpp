@@ -121,6 +121,14 @@ std::optional<HostValues> outputs_of(const Exec& exec, const Problem& problem,
                     problem, variant, gap, taken);
 }
 
+/// The output `out`, or `dx` of the backward pass, by a variant on the default execution space.
+template <class Op>
+std::vector<float> out_of(const Problem& problem, const char* variant = "fused") {
+  const Kokkos::DefaultExecutionSpace exec;
+  return problem.backward ? outputs_of<Op, Backward<Op>>(exec, problem, variant)->at("dx")
+                          : outputs_of<Op, Forward<Op>>(exec, problem, variant)->at("out");
+}
+
 /// Calls f(pass) for both passes.
 template <class Op, class F>
 void for_each_pass(const F& f) {

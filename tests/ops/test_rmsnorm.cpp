@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.hpp"
 #include "ops/rmsnorm/bench/description.hpp"
 #include "ops/rmsnorm/rmsnorm_rows.hpp"
 #include "tests/message_of.hpp"
@@ -59,13 +58,6 @@ Problem problem(std::int64_t tokens, std::int64_t hidden, Dtype dtype, std::uint
                                                   seed);
 }
 
-/// out or dx of a problem by the fused kernel.
-std::vector<float> out_of(const Problem& p, const char* variant = "fused") {
-  const Kokkos::DefaultExecutionSpace exec;
-  return p.backward ? testing::outputs_of<Description, Bwd>(exec, p, variant)->at("dx")
-                    : testing::outputs_of<Description, Fwd>(exec, p, variant)->at("out");
-}
-
 RC_GTEST_PROP(RmsnormProperty, ScalingARowByAPowerOfTwoChangesNoBit, ()) {
   const auto hidden = *rc::gen::inRange<std::int64_t>(1, 200);
   const auto seed = *rc::gen::arbitrary<std::uint32_t>();
@@ -75,10 +67,10 @@ RC_GTEST_PROP(RmsnormProperty, ScalingARowByAPowerOfTwoChangesNoBit, ()) {
   p.parameters["eps"] = 0;
   for (float& value : p.values["x"])
     value += std::copysign(0.5F, value);  // none too small beside the others
-  const std::vector<float> out = out_of(p);
+  const std::vector<float> out = testing::out_of<Description>(p);
   const int exponent = *rc::gen::inRange(-120, 120);
   for (float& value : p.values["x"]) value = std::ldexp(value, exponent);
-  std::vector<float> scaled = out_of(p);
+  std::vector<float> scaled = testing::out_of<Description>(p);
   // dx is of degree −1 in x; where it leaves the range of f32 there is nothing to compare.
   if (backward) {
     for (float& value : scaled) value = std::ldexp(value, exponent);
@@ -95,7 +87,7 @@ RC_GTEST_PROP(RmsnormProperty, TheOutputHasUnitMeanSquare, ()) {
   p.parameters["eps"] = 0;
   p.values["weight"].assign(static_cast<std::size_t>(hidden), 1.0F);
   double sum = 0;
-  for (const float y : out_of(p)) sum += double{y} * double{y};
+  for (const float y : testing::out_of<Description>(p)) sum += double{y} * double{y};
   RC_ASSERT(std::abs(sum / static_cast<double>(hidden) - 1.0) < 1e-5);
 }
 
@@ -153,7 +145,7 @@ TEST(Rmsnorm, RowsOfAnyMagnitudeKeepTheirDigits) {
     std::vector<float>& x = p.values["x"];
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 3 == 0 ? most : -most;
     p.values["weight"].assign(4099, 1.0F);
-    for (const float y : out_of(p)) EXPECT_EQ(std::abs(y), 1.0F);
+    for (const float y : testing::out_of<Description>(p)) EXPECT_EQ(std::abs(y), 1.0F);
   }
 }
 
@@ -161,7 +153,7 @@ TEST(Rmsnorm, NanAndInfinityStayInTheirRow) {
   auto p = problem<Fwd>(3, 40, Dtype::f32, 51);
   p.values["x"][7] = std::numeric_limits<float>::quiet_NaN();
   p.values["x"][47] = std::numeric_limits<float>::infinity();
-  const std::vector<float> out = out_of(p);
+  const std::vector<float> out = testing::out_of<Description>(p);
   for (std::size_t j = 0; j < 40; ++j) {
     EXPECT_TRUE(std::isnan(out[j]));
     EXPECT_TRUE(j == 7 ? std::isnan(out[40 + j]) : out[40 + j] == 0.0F);
@@ -177,7 +169,7 @@ TEST(Rmsnorm, AFusedResidualChangesNoBit) {
         testing::outputs_of<Description, Fwd>(Kokkos::DefaultExecutionSpace(), fused, "fused");
     auto apart = problem<Fwd>(9, 131, dtype, 61);
     apart.values["x"] = made->at("residual_out");
-    EXPECT_EQ(made->at("out"), out_of(apart));
+    EXPECT_EQ(made->at("out"), testing::out_of<Description>(apart));
   }
 }
 
@@ -213,13 +205,7 @@ struct Small {
     args.out = out;
     args.residual_out = residual_out;
   }
-  Status run(const std::string& variant) {
-    const Kokkos::View<std::byte*, Kokkos::HostSpace> workspace(
-        "test::workspace", workspace_bytes(exec, args, {variant, {}}));
-    const Status status = forward(exec, args, {variant, {}}, workspace);
-    exec.fence("test::fence");
-    return status;
-  }
+  Status run(const std::string& variant) { return testing::run_forward(exec, args, {variant, {}}); }
 };
 
 template <class View>
@@ -377,10 +363,6 @@ TEST(Rmsnorm, WhatDoesNotFitIsRefused) {
   refused([](Small& s) { s.args.out_q = s.out_q.data(); }, "out_q and out_q_scale: one is missing");
   refused([](Small& s) { s.args.eps = -1.0F; }, "eps -1");
   refused([](Small& s) { s.args.eps = std::nanf(""); }, "eps nan");
-  Small small;
-  EXPECT_THROW((void)forward(small.exec, small.args, {"flash", {}}, {}), InputError);
-  EXPECT_THROW((void)forward(small.exec, small.args, {"naive", {}}, {}), InputError);
-  EXPECT_EQ(forward(small.exec, small.args, {"fused", {8, 8}}, {}).code(), Status::Code::skipped);
 }
 
 }  // namespace

@@ -205,13 +205,7 @@ struct Small {
     args.out = out;
     args.cache = cache;
   }
-  Status run(const std::string& variant) {
-    const Kokkos::View<std::byte*, Kokkos::HostSpace> workspace(
-        "test::workspace", workspace_bytes(exec, args, {variant, {}}));
-    const Status status = forward(exec, args, {variant, {}}, workspace);
-    exec.fence("test::fence");
-    return status;
-  }
+  Status run(const std::string& variant) { return testing::run_forward(exec, args, {variant, {}}); }
 };
 
 TEST(Rope, StridedTensorsGiveTheSameBitsAsDenseOnes) {
@@ -276,10 +270,6 @@ TEST(Rope, WhatDoesNotFitIsRefused) {
   refused([](Small& s) { s.args.cache.extent[1] = 38; }, "cache: holds shape (8, 38)");
   refused([](Small& s) { s.args.cache.stride[0] = 41; }, "cache: holds shape");
   refused([](Small& s) { s.args.x2 = s.args.x; }, "out2: holds shape (0, 0, 0, 0)");
-  Small small;
-  EXPECT_THROW((void)forward(small.exec, small.args, {"flash", {}}, {}), InputError);
-  EXPECT_THROW((void)forward(small.exec, small.args, {"naive", {}}, {}), InputError);
-  EXPECT_EQ(forward(small.exec, small.args, {"fused", {8, 8}}, {}).code(), Status::Code::skipped);
 
   EXPECT_THROW((void)frequencies({}, 7), InputError);
   EXPECT_THROW((void)frequencies({}, max_head_dim + 2), InputError);

@@ -9,7 +9,7 @@ from .._attention import options
 from .._functions import PLANS, launch
 from .._rules.run import UNCHANGED
 from .._rules.run import launch as launch_rule
-from ._operator import call, dense_last, new_heads, operator
+from ._operator import call, dense_last, new_heads, new_rows, operator
 
 FORWARD, BACKWARD = PLANS["attention"]
 
@@ -46,11 +46,7 @@ def _attention(
 
 def _fake_backward(dout, dlse, q, k, v, out, lse, bias, *options):
     *_, with_bias = options
-    return new_heads(q), new_heads(k), new_heads(v), [_new_bias(bias)] if with_bias else []
-
-
-def _new_bias(bias):
-    return bias.new_empty(bias.shape)
+    return new_heads(q), new_heads(k), new_heads(v), [new_rows(bias)] if with_bias else []
 
 
 @operator("attention_backward", _fake_backward)
@@ -76,7 +72,7 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     """dq, dk, dv of the gradient of out and, if there is one, of lse; and the gradient of the bias with with_bias."""
     made = new_heads(q), new_heads(k), new_heads(v)
-    dbias = _new_bias(bias) if with_bias else None
+    dbias = new_rows(bias) if with_bias else None
     outputs = (*made, dbias)
     inputs = (*(dense_last(x) for x in (dout, q, k, v, out)), lse, dense_last(bias), alibi_slopes, kv_lengths,
               block_mask)  # fmt: skip

@@ -101,17 +101,11 @@ def backward_after(otherwise):
         launch(BACKWARD, inputs, (dq, dk, dv, None), (problem.scale, *problem.options), call("auto"))
         width = query.shape[-1]
         dk, dv = (pad(x[..., :width], (0, 0, 0, problem.hidden_keys)) for x in (dk, dv))
-        return tuple(permuted(x[..., :width]) for x in (dq, dk, dv))
+        return tuple(by_position(x[..., :width]) for x in (dq, dk, dv))
 
     return backward
 
 
-def by_position(lse):
-    """lse as PyTorch's kernel lays it: position by position."""
-    return lse.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def permuted(x):
-    """Gradients as PyTorch's kernel lays them: position by position."""
-    made = torch.empty_permuted(x.shape, (0, 2, 1, 3), dtype=x.dtype)
-    return made.copy_(x)
+def by_position(x):
+    """lse, or a gradient, as PyTorch's kernel lays it: position by position; copied only where x does not."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)

@@ -75,17 +75,24 @@ Handle type_of(const std::vector<Column>& columns) {
   return type;
 }
 
-void pack(const std::vector<Column>& columns, const std::vector<Cell>& cells, std::byte* out) {
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    if (const auto* text = std::get_if<std::string>(&cells[i])) {
-      copy_text(*text, reinterpret_cast<char*>(out), columns[i].width);
-    } else if (const auto* integer = std::get_if<std::int64_t>(&cells[i])) {
-      std::memcpy(out, integer, sizeof *integer);
-    } else {
-      std::memcpy(out, &std::get<double>(cells[i]), sizeof(double));
+/// The rows, each as its packed compound type.
+std::vector<std::byte> packed(const std::vector<Column>& columns,
+                              const std::vector<std::vector<Cell>>& rows) {
+  std::vector<std::byte> bytes(rows.size() * bytes_of(columns));
+  std::byte* out = bytes.data();
+  for (const std::vector<Cell>& cells : rows) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      if (const auto* text = std::get_if<std::string>(&cells[i])) {
+        copy_text(*text, reinterpret_cast<char*>(out), columns[i].width);
+      } else if (const auto* integer = std::get_if<std::int64_t>(&cells[i])) {
+        std::memcpy(out, integer, sizeof *integer);
+      } else {
+        std::memcpy(out, &std::get<double>(cells[i]), sizeof(double));
+      }
+      out += bytes_of(columns[i]);
     }
-    out += bytes_of(columns[i]);
   }
+  return bytes;
 }
 
 std::vector<Cell> unpack(const std::vector<Column>& columns, const std::byte* in) {
@@ -112,13 +119,8 @@ std::vector<Cell> unpack(const std::vector<Column>& columns, const std::byte* in
 /// A new dataset of a table of any columns.
 void write_table(hid_t group, const std::string& name, const std::vector<Column>& columns,
                  const std::vector<std::vector<Cell>>& rows) {
-  const std::size_t width = bytes_of(columns);
-  std::vector<std::byte> packed(rows.size() * width);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    pack(columns, rows[i], packed.data() + i * width);
-  }
   write_dataset(group, name, type_of(columns).get(), {static_cast<std::int64_t>(rows.size())},
-                packed.data());
+                packed(columns, rows).data());
 }
 
 void write_list(hid_t group, const std::string& name, const std::vector<double>& values) {
@@ -240,11 +242,7 @@ hsize_t row_count(const Handle& points) {
 void append_rows(hid_t file, const std::vector<Column>& columns,
                  const std::vector<std::vector<Cell>>& rows) {
   if (rows.empty()) return;
-  const std::size_t width = bytes_of(columns);
-  std::vector<std::byte> packed(rows.size() * width);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    pack(columns, rows[i], packed.data() + i * width);
-  }
+  const std::vector<std::byte> bytes = packed(columns, rows);
   const Handle points(require(H5Dopen2(file, "points", H5P_DEFAULT), "open dataset points"));
   const hsize_t start = row_count(points);
   const hsize_t count = rows.size();
@@ -255,7 +253,7 @@ void append_rows(hid_t file, const std::vector<Column>& columns,
           "select the new rows");
   const Handle source(H5Screate_simple(1, &count, nullptr));
   require(H5Dwrite(points.get(), type_of(columns).get(), source.get(), target.get(), H5P_DEFAULT,
-                   packed.data()),
+                   bytes.data()),
           "write dataset points");
 }
 
@@ -270,12 +268,12 @@ std::pair<std::vector<std::vector<Cell>>, bool> read_table(const Hdf5Input& inpu
   }
   const std::size_t width = bytes_of(columns);
   const std::size_t count = input.readable_count(name, info, width);
-  std::vector<std::byte> packed(count * width);
-  if (count > 0) input.read(name, type_of(columns).get(), packed);
+  std::vector<std::byte> bytes(count * width);
+  if (count > 0) input.read(name, type_of(columns).get(), bytes);
   std::vector<std::vector<Cell>> rows;
   rows.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    rows.push_back(unpack(columns, packed.data() + i * width));
+    rows.push_back(unpack(columns, bytes.data() + i * width));
     for (std::size_t c = 0; c < columns.size(); ++c) {
       if (!held.held[c]) rows.back()[c] = unknown_cell(columns[c]);
     }

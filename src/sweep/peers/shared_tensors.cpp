@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "io/printable.hpp"
 #include "tile/convert.hpp"
 
 namespace katt::bench {
@@ -18,11 +19,7 @@ void visit_element(const ForeignTensor& tensor, const F& f) {
 
 }  // namespace
 
-std::size_t count_of(const ForeignTensor& tensor) {
-  std::size_t count = 1;
-  for (const std::int64_t extent : tensor.shape) count *= static_cast<std::size_t>(extent);
-  return count;
-}
+std::size_t count_of(const ForeignTensor& tensor) { return io::impl::element_count(tensor.shape); }
 
 nlohmann::json SharedOffsets::place(const std::vector<ForeignTensor>& tensors,
                                     std::vector<std::size_t>& offsets) {

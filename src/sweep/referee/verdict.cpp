@@ -6,6 +6,7 @@
 
 #include "core/build_info.hpp"
 #include "core/text.hpp"
+#include "io/json_input.hpp"
 #include "machine/machine.hpp"
 #include "measure/statistics.hpp"
 #include "record/json.hpp"
@@ -24,9 +25,7 @@ Json estimate(const Estimate& value) {
 
 Json point_json(const Point& point) {
   Json axes = Json::object();
-  for (const auto& [name, value] : point.values) {
-    std::visit([&, key = name](const auto& held) { axes[key] = held; }, value);
-  }
+  for (const auto& [name, value] : point.values) axes[name] = io::impl::json_of<Json>(value);
   return {{"pass", point.pass},
           {"backend", name_of(point.backend)},
           {"threads", point.threads},
