@@ -89,7 +89,7 @@ def test_the_output_says_what_ran(katt):
 def test_a_forward_pass_before_a_backward_pass_is_exact(katt):
     """decode's lse is of f32 sums in another order; it runs only where no gradients are asked for."""
     shapes = {"q": (1, 2, 1, 8), "k": (1, 2, 37, 8), "v": (1, 2, 37, 8), "dout": (1, 2, 1, 8)}
-    random = np.random.default_rng(1)
+    random = numpy.random.default_rng(1)
     for names, decodes in ((("q", "k", "v"), True), (tuple(shapes), False)):
         with h5py.File(katt.folder / "in.h5", "w") as file:
             for name in names:
