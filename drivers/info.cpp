@@ -272,7 +272,7 @@ void print_ceilings(std::span<const io::CeilingRow> ceilings) {
   for (const io::CeilingRow& row : ceilings) {
     if (std::isnan(row.value)) {
       std::printf("  %-16snot measured: %s\n", row.name.c_str(),
-                  row.threads > 0 ? "too little memory" : "the device is emulated");
+                  row.threads > 0 ? "disturbed, or too little memory" : "the device is emulated");
       continue;
     }
     std::printf("  %-16s%9.1f G%s, %lld threads\n", row.name.c_str(), row.value * 1e-9,

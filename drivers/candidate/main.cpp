@@ -275,7 +275,9 @@ int candidate_main(int count, char** values) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped process does not see the end of its input
   syscall(SYS_close_range, outputs_file + 1, ~0U, 0);
   set_threads(arguments.threads);
-  if (arguments.untrusted) bench::enter_sandbox({.data_bytes = *arguments.untrusted});
+  if (arguments.untrusted) {
+    bench::enter_sandbox({.data_bytes = *arguments.untrusted, .executes = arguments.exec});
+  }
   if (!arguments.exec) serve(arguments.rest.front());
   std::vector<char*> program = arguments.rest;
   program.push_back(nullptr);

@@ -17,7 +17,9 @@ inline constexpr bool is_host_v =
     Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Exec::memory_space>::accessible;
 
 #if defined(KOKKOS_ENABLE_OPENMP)
-/// The execution space of both host backends. Host kernels are compiled for this one only.
+/// The execution space of both host backends. Host kernels are compiled for this one only. Inside a
+/// parallel region of your own make the instance there: a kernel on one that was made outside of it
+/// takes the thread's number for one of its own, and writes behind its workspace.
 using Host = Kokkos::OpenMP;
 /// An instance with one thread: the backend `serial`. A program whose own execution space is
 /// Kokkos::Serial passes this instance to an operator.

@@ -105,6 +105,16 @@ std::size_t left_in_group(const std::filesystem::path& folder, const char* limit
   return total > used - cached ? total - (used - cached) : 0;
 }
 
+/// The least that the groups on the way from `inside` to the root leave free.
+std::size_t left_on_the_way(const std::filesystem::path& root, std::filesystem::path inside,
+                            const char* limit, const char* usage, const char* inactive) {
+  std::size_t left = left_in_group(root, limit, usage, inactive);
+  for (; !inside.empty(); inside = inside.parent_path()) {
+    left = std::min(left, left_in_group(root / inside, limit, usage, inactive));
+  }
+  return left;
+}
+
 std::size_t left_in_groups() {
   std::size_t left = unlimited;
   std::ifstream groups("/proc/self/cgroup");
@@ -113,16 +123,11 @@ std::size_t left_in_groups() {
     if (parts.size() < 3) continue;
     const std::filesystem::path inside = std::filesystem::path(parts[2]).relative_path();
     if (parts[1].empty()) {  // version 2
-      for (const auto& folder : {std::filesystem::path(), inside}) {
-        left = std::min(left, left_in_group("/sys/fs/cgroup" / folder, "memory.max",
+      left = std::min(left, left_on_the_way("/sys/fs/cgroup", inside, "memory.max",
                                             "memory.current", "inactive_file"));
-      }
     } else if (parts[1] == "memory") {  // version 1
-      for (const auto& folder : {std::filesystem::path(), inside}) {
-        left =
-            std::min(left, left_in_group("/sys/fs/cgroup/memory" / folder, "memory.limit_in_bytes",
-                                         "memory.usage_in_bytes", "total_inactive_file"));
-      }
+      left = std::min(left, left_on_the_way("/sys/fs/cgroup/memory", inside, "memory.limit_in_bytes",
+                                            "memory.usage_in_bytes", "total_inactive_file"));
     }
   }
   return left;

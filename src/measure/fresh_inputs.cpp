@@ -39,7 +39,11 @@ bool FreshInputs::chance(double most, double cost_s) {
 
 bool FreshInputs::change(std::span<Contender* const> contenders, int round) {
   change_all_s_ = agreed(change_all_s_);
-  const bool is_cheap = round > first_change_ && change_all_s_ <= round_s_;
+  // A kernel of a user could look for the rows that have changed: there are no such rounds.
+  const bool is_foreign = std::ranges::any_of(contenders, [](const Contender* contender) {
+    return contender->candidate->process() != 0 && contender->candidate->runs_once();
+  });
+  const bool is_cheap = round > first_change_ && (is_foreign || change_all_s_ <= round_s_);
   return change(contenders, round == first_change_ || is_cheap ||
                                 (round > first_change_ && chance(1.0 / 16, change_all_s_)));
 }

@@ -18,7 +18,9 @@ namespace katt::bench {
 ///   the second or third,   all inputs and what is derived of them, so that a kernel that computes
 ///   and later ones where   the changed rows alone gains nothing
 ///   that is no longer than
-///   a round, else a few
+///   a round, else a few; in
+///   a case with a kernel of
+///   a user, every one
 ///   the first round of     outputs of every candidate are compared, on rows that are chosen again
 ///   both kinds, the last
 ///   one, and random ones

@@ -172,14 +172,7 @@ class Turns {
   void give_to(const Contender& contender) {
     Candidate& candidate = *contender.candidate;
     const int process = candidate.process();
-    if (process != last_) {
-      constexpr double patience_s = 2;
-      if (!wait_for_rest(last_ == 0 ? getpid() : last_, patience_s)) {
-        throw std::runtime_error(
-            "idle threads of what ran before it do not fall asleep "
-            "(is OMP_WAIT_POLICY=active set?)");
-      }
-    }
+    if (process != last_) rest();
     if (process == 0) bound_.renew();
     const auto& samples = contender.measured.samples_s;
     const bool is_short = samples.empty() || samples.back() < long_s;
@@ -192,12 +185,24 @@ class Turns {
     last_point_ = contender.point;
     disturbed_ = false;
   }
-  /// Notes that threads of this process have flushed the caches.
-  void flushed() { last_ = 0; }
+  /// Flushes the caches, with threads of this process.
+  void flush(const std::function<void()>& caches) {
+    if (last_ != 0) rest();
+    caches();
+    last_ = 0;
+  }
   /// Notes that something else than a candidate has used the caches.
   void disturbed() { disturbed_ = true; }
 
  private:
+  void rest() const {
+    constexpr double patience_s = 2;
+    if (wait_for_rest(last_ == 0 ? getpid() : last_, patience_s)) return;
+    throw std::runtime_error(
+        "idle threads of what ran before it do not fall asleep "
+        "(is OMP_WAIT_POLICY=active set?)");
+  }
+
   static constexpr double long_s =
       10e-3;  ///< a run that fills the caches in a fraction of its time
   bool cold_;
@@ -330,8 +335,7 @@ bool measure(std::span<Contender> contenders, const Settings& settings,
         };
         if (settings.cold) {
           prepare();  // this fills the caches
-          flush();
-          turns.flushed();
+          turns.flush(flush);
         }
         turns.give_to(contender);
         if (!settings.cold) prepare();

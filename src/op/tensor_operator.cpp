@@ -392,11 +392,13 @@ class TensorOperator final : public Operator {
   void run_file(const io::CaseFile& in, const RunOptions& options,
                 io::TensorFile& out) const override {
     Problem problem = read_problem(op_, in);
-    const std::string ran = run(problem, options, out);
     const TensorSpecs& backward = op_.backward.inputs;
     const bool needs_dout = std::any_of(backward.begin(), backward.end(),
                                         [](const TensorSpec& spec) { return spec.name == "dout"; });
-    if (needs_dout && !in.has("dout")) return;
+    const bool has_backward = !needs_dout || in.has("dout");
+    if (has_backward && needs_dout) problem.extents["for_backward"] = 1;
+    const std::string ran = run(problem, options, out);
+    if (!has_backward) return;
     for (const TensorSpec& spec : backward) {
       if (problem.has(spec.reads)) problem.values[spec.name] = problem.values[spec.reads];
     }

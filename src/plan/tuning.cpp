@@ -30,9 +30,9 @@ AxisValue axis_of(const nlohmann::json& json) {
 }
 
 /// A number of threads or of rows, checked to fit an int.
-int count_of(const nlohmann::json& json) {
-  const double number = json.is_number_integer() ? json.get<double>() : 0;
-  if (number < 1 || number > std::numeric_limits<int>::max()) {
+int count_of(const nlohmann::json& json, int least = 1) {
+  const double number = json.is_number_integer() ? json.get<double>() : -1;
+  if (number < least || number > std::numeric_limits<int>::max()) {
     throw InputError("holds " + io::impl::printable(json.dump()) + " as a count");
   }
   return json.get<int>();
@@ -77,7 +77,7 @@ TunedTile from_json(const nlohmann::json& json) {
   if (!backend || !dtype) throw InputError("unknown backend or dtype");
   tuned.backend = *backend;
   tuned.dtype = *dtype;
-  tuned.threads = count_of(json.at("threads"));
+  tuned.threads = count_of(json.at("threads"), 0);  // 0: on a device
   for (const auto& [name, value] : json.at("axes").items()) tuned.axes[name] = axis_of(value);
   const auto tile = [&](const char* key) {
     Setting setting;
@@ -289,6 +289,9 @@ void ask_for_all_tiles(std::span<SweepEntry> entries, const Registry& registry) 
       throw InputError(entry.op->name() + ": has no variant with tiles; expected one of " +
                        join(tiled, ", "));
     }
+    std::erase_if(entry.axes, [](const AxisText& axis) {
+      return axis.key == "tile" && axis.text == "auto";  // what is tuned is no answer yet
+    });
     const auto names = [&](std::span<const std::string> keys) {
       return std::any_of(entry.axes.begin(), entry.axes.end(), [&](const AxisText& axis) {
         return std::find(keys.begin(), keys.end(), axis.key) != keys.end();

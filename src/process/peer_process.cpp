@@ -175,9 +175,9 @@ void PeerProcess::release() {
 std::string PeerProcess::ask(const std::string& line) {
   if (!alive()) throw std::runtime_error(launch_.noun + " is not running");
   refuse_more();
-  continue_child();
   const std::string text = line + '\n';
-  const Stopwatch watch;
+  const Stopwatch watch;  // it covers all the time in which the child can run
+  continue_child();
   for (std::size_t sent = 0; sent < text.size();) {
     const ssize_t n =
         send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -265,13 +265,12 @@ void PeerProcess::unmap(Mapped& mapped) {
   mapped.bytes = {};
 }
 
-std::size_t PeerProcess::peak_bytes() const {
+std::size_t PeerProcess::status_bytes(std::string_view key) const {
   std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
   for (std::string line; std::getline(status, line);) {
-    constexpr std::string_view key = "VmHWM:";  // in KiB
-    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) * 1024;
+    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) * 1024;  // in KiB
   }
-  return 0;
+  throw std::runtime_error(launch_.noun + " does not tell its memory: its first thread has ended");
 }
 
 void PeerProcess::kill() {

@@ -72,8 +72,10 @@ class PeerProcess {
   /// The child's process number, −1 after it was killed.
   [[nodiscard]] pid_t id() const { return pid_; }
   [[nodiscard]] bool alive() const { return pid_ > 0; }
-  /// The most memory that the child has held so far, in bytes; 0 when it is gone.
-  [[nodiscard]] std::size_t peak_bytes() const;
+  /// Bytes of memory that the child has held at most, and holds now. Throws std::runtime_error when its first thread has
+  /// ended, without which the system does not tell.
+  [[nodiscard]] std::size_t peak_bytes() const { return status_bytes("VmHWM:"); }
+  [[nodiscard]] std::size_t resident_bytes() const { return status_bytes("VmRSS:"); }
 
  private:
   /// A file in memory, mapped.
@@ -93,6 +95,7 @@ class PeerProcess {
   [[nodiscard]] std::string last_words() const;
   bool wait_for(short event, const Stopwatch& watch, const std::string& fault);
   [[nodiscard]] std::string read_line();
+  [[nodiscard]] std::size_t status_bytes(std::string_view key) const;
 
   PeerLaunch launch_;
   const StopFlag& stop_;

@@ -136,6 +136,14 @@ class Filter {
     answer(refused);
     answer(allowed);
   }
+  /// Answers a call whose argument `which`, in its low half, has one of `bits`; others go on.
+  void on_any_bit(long call, int which, std::uint32_t bits, std::uint32_t action) {
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 3);
+    load_argument(which);
+    add(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1);
+    answer(action);
+    load_call();
+  }
   /// Answers a call whose argument `which` is NULL with `allowed`, and others with `refused`.
   void on_null(long call, int which, std::uint32_t allowed, std::uint32_t refused) {
     add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 6);
@@ -167,7 +175,7 @@ class Filter {
   std::vector<sock_filter> code_;
 };
 
-void restrict_calls() {
+void restrict_calls(bool executes) {
   constexpr std::uint32_t allow = SECCOMP_RET_ALLOW;
   constexpr std::uint32_t refuse = SECCOMP_RET_ERRNO | EPERM;
   constexpr std::uint32_t unknown = SECCOMP_RET_ERRNO | ENOSYS;
@@ -180,6 +188,7 @@ void restrict_calls() {
 #endif
   // A team starts its threads with clone where clone3, whose flags a filter cannot see, is missing.
   filter.on(SYS_clone3, unknown);
+  if (!executes) filter.on(SYS_execve, refuse);  // its peak of memory would begin again
   for (const long call : impl::missing_calls) filter.on(call, unknown);
   for (const long call : impl::allowed_calls) filter.on(call, allow);
   filter.on_bits(SYS_clone, 0, thread, allow, refuse);
@@ -194,7 +203,8 @@ void restrict_calls() {
   // Is it a terminal, how much is there to read: no attributes of files.
   filter.on_values(SYS_ioctl, 1, {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX}, allow,
                    refuse);
-  // Anonymous memory that is shared counts in no limit.
+  // Anonymous memory that is shared, or grows as a stack does, counts in no limit.
+  filter.on_any_bit(SYS_mmap, 3, MAP_GROWSDOWN, refuse);
   filter.on_bits(SYS_mmap, 3, MAP_SHARED | MAP_ANONYMOUS, refuse, allow);
   filter.answer(refuse);
   filter.install();
@@ -247,7 +257,7 @@ void enter_sandbox(const SandboxLimits& limits) {
   if (prctl(PR_SET_DUMPABLE, 0) != 0) fail("PR_SET_DUMPABLE");
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("PR_SET_NO_NEW_PRIVS");
   restrict_files();
-  restrict_calls();
+  restrict_calls(limits.executes);
 }
 
 }  // namespace katt::bench

@@ -99,7 +99,7 @@ inline constexpr long allowed_calls[] = {
     SYS_getrusage,
     SYS_getpriority,
     SYS_getrandom,
-    // another program, which stays in the sandbox
+    // another program, which stays in the sandbox, where it may become one
     SYS_execve,
 #if defined(__x86_64__)
     SYS_open,

@@ -259,6 +259,10 @@ int watch_over(std::span<const std::string> arguments, double limit_s,
                     : "the process that ran it ended with " + io::impl::signal_text(signal);
     const bool is_asked = !end.overdue && (signal == SIGKILL || signal == SIGTERM ||
                                            signal == SIGINT || signal == SIGHUP);
+    if (is_asked && signal == SIGINT) {  // as this process itself would have ended
+      std::signal(SIGINT, SIG_DFL);
+      std::raise(SIGINT);
+    }
     if (shared.at_work == 0 || is_asked || shared.count == most_faults) {
       throw std::runtime_error("the process of the sweep ended with " +
                                io::impl::signal_text(signal) +

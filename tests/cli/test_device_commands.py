@@ -98,7 +98,7 @@ def test_sweep(katt, op):
 
 
 def test_tune(katt):
-    done = katt.runs("tune", "attention", "--backend", "cuda", "--seq", 64, "--heads", 1, "--head-dim", 64, "--dtype",
+    done = katt.runs("tune", "attention", "--backend", "cuda", "--seq", "64,65", "--heads", 1, "--head-dim", 64, "--dtype",
                      "bf16", "--variant", "flash_mma", "--rounds", 1, "--budget-s", 0, "-o", "tiles.json")
     assert "flash_mma" in done.stdout and "flash_mma" in (katt.folder / "tiles.json").read_text()
 

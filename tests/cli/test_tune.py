@@ -70,6 +70,14 @@ def plan(katt):
     return done
 
 
+def test_auto_asks_for_all_tiles(katt):
+    """What is tuned is no answer yet: `auto` alone would make the default the best tile."""
+    done = katt.runs("tune", *POINT, "--tile", "auto", "-o", "tiles.json", "--rounds", 1)
+    assert done.stdout.count("flash") >= 1 and len(tiles(katt)) == 1
+    named = katt.runs("tune", *POINT, "-o", "named.json", "--rounds", 1)
+    assert len(done.stdout.splitlines()) == len(named.stdout.splitlines())
+
+
 def test_a_stale_tile_is_used_and_told_once(katt):
     katt.runs(*TUNE, *QUICK)
     assert notes(plan(katt)) == []

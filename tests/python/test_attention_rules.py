@@ -273,3 +273,25 @@ def test_a_slope_of_nan_where_a_mask_hides(dtype):
         gradients = katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, causal=True, variant=variant)
         for gradient, wanted in zip(gradients, expected[2:], strict=True):
             close(gradient, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_an_infinite_slope_where_a_bias_hides(dtype):
+    """Padded keys are 0, and so are their scores, where a root is steep; the bias hides them."""
+    q, k, v, dout = problem((1, 2, 2, 33, 47, 16), dtype)
+    k[:, :, 40:] = 0
+    bias = numpy.zeros((33, 47), dtype)
+    bias[:, 40:] = -numpy.inf
+
+    def rule(s, b, h, q, k):
+        return numpy.sqrt(abs(s))
+
+    def slope(s, b, h, q, k):
+        return numpy.where(s == 0, 0, numpy.sign(s) / (2 * numpy.sqrt(numpy.where(s == 0, 1, abs(s)))))
+
+    expected = reference(lambda *at: rule(*at) + bias.astype("float64"), slope, q, k, v, dout)
+    for variant in ("naive", "flash"):
+        out, lse = katt.attention(q, k, v, score_rule=rule, bias=bias, return_lse=True)
+        gradients = katt.attention_backward(dout, q, k, v, out, lse, score_rule=rule, bias=bias, variant=variant)
+        assert all(numpy.isfinite(gradient.astype("float32")).all() for gradient in gradients)
+        close(gradients[2], expected[4])

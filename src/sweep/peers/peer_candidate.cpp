@@ -207,7 +207,7 @@ class SealedCandidate final : public ForeignCandidate {
  public:
   explicit SealedCandidate(OpenCase open)
       : ForeignCandidate(std::move(open)),
-        bytes_before_(open_.bytes_before ? *open_.bytes_before : child().peak_bytes()) {}
+        bytes_before_(open_.bytes_before ? *open_.bytes_before : child().resident_bytes()) {}
 
   void take_inputs() override { (void)write_changes(); }
   void poison() override { poison_memory(); }

@@ -121,7 +121,7 @@ void Verdict::hold_against_limits(const std::string& where, const RowResult& row
   const auto refuse = [&](const std::string& what) { reasons_.push_back(where + ": " + what); };
   if (!row.is_sound()) return refuse(row.status_name() + ": " + row.reason());
   if (task_.least_ratio > 0 && !std::isfinite(ratio.median)) {
-    refuse("no ratio, since the baseline has no time here");
+    doubts_.push_back(where + ": no ratio, since the baseline has no time here");
   } else if (task_.least_ratio > 0 && ratio.lo < task_.least_ratio) {
     auto& reasons = ratio.hi < task_.least_ratio ? reasons_ : doubts_;
     reasons.push_back(where + ": ratio " + short_number(ratio.median) + " [" +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/parts.hpp"
@@ -102,12 +103,25 @@ struct RowGradient {
         if (visible) {
           V slope;
           probability = exponential.template operator()<V>(j, slope) * V(inverse);
-          gradient = probability * (tile::load<V>(dp + at) - V(delta)) * slope;
+          gradient = probability * (tile::load<V>(dp + at) - V(delta));
+          gradient = gradient * seen(probability, slope);
         }
         tile::store(p + at, probability);
         tile::store(ds + at, gradient);
       });
     });
+  }
+
+  /// The slope of a rule, which may be NaN where the score is −∞; 0 there.
+  template <class V>
+  KOKKOS_INLINE_FUNCTION static V seen(const V& probability, const V& slope) {
+    if constexpr (!EntryScores<T, Rule>::has_any_rule) {
+      return slope;
+    } else if constexpr (std::is_arithmetic_v<V>) {
+      return probability == 0.0F ? 0.0F : slope;
+    } else {
+      return Kokkos::Experimental::condition(probability == V(0.0F), V(0.0F), slope);
+    }
   }
 
   /// Calls f(visible, begin, end) for the runs of keys that query i sees or does not see, in order.

@@ -209,7 +209,11 @@ Library& library_of(int device, const std::string& label) {
 }  // namespace
 
 bool cublas_takes(const GemmArgs& args) {
-  return args.c.size() > 0 && args.k() > 0 && args.a.dtype == args.b.dtype &&
+  // Rows that share memory, as repeated ones, have no leading dimension.
+  const auto is_apart = [](const auto& matrix) {
+    return matrix.extent[0] <= 1 || matrix.stride[0] >= matrix.extent[1];
+  };
+  return is_apart(args.a) && is_apart(args.b) && is_apart(args.c) && args.c.size() > 0 && args.k() > 0 && args.a.dtype == args.b.dtype &&
          (args.c.dtype == args.a.dtype || args.c.dtype == Dtype::f32) &&
          (args.bias.size() == 0 || args.bias.dtype == args.c.dtype);
 }
@@ -297,7 +301,7 @@ std::size_t batched_gemm_workspace_bytes(const Kokkos::Cuda& exec, const GemmArg
 void batched_gemm(const Kokkos::Cuda& exec, const GemmArgs& args,
                   const std::vector<BatchAxis>& axes, Workspace workspace, const char* label) {
   std::vector<BatchAxis> outer = joined(axes);
-  if (!impl::cublas_takes(args)) {  // nothing is summed up, or nothing written
+  if (!impl::cublas_takes(args)) {  // nothing is summed up or written, or rows share memory
     return for_each_product(args, outer, 0, [&](const GemmArgs& product) {
       naive_gemm(exec, product, workspace, label);
     });

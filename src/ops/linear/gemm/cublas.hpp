@@ -52,7 +52,7 @@ struct BatchAxis {
 /// distance, and without those of one product.
 [[nodiscard]] std::vector<BatchAxis> joined(const std::vector<BatchAxis>& axes);
 
-/// Bytes of workspace that batched_gemm() needs. Reads shapes and dtypes only.
+/// Bytes of workspace that batched_gemm() needs. Reads shapes, strides and dtypes only.
 [[nodiscard]] std::size_t batched_gemm_workspace_bytes(const Kokkos::Cuda& exec,
                                                        const GemmArgs& args);
 
