@@ -137,6 +137,12 @@ def test_gradients_that_nobody_computes_are_refused():
         katt.rmsnorm(torch.randn(2, 8).numpy(), torch.randn(8, requires_grad=True))
 
 
+def test_only_the_library_of_like_counts():
+    like, packed = torch.zeros(2, requires_grad=True), katt.ternary_pack(torch.randn(8, 16))
+    assert torch.equal(katt.rope_cache(4, 8, like=like), katt.rope_cache(4, 8, like=like.detach()))
+    assert torch.equal(packed.dequantise(like), packed.dequantise(like.detach()))
+
+
 def test_autograd_learns_of_an_array_that_was_written():
     a, c = torch.ones(4, requires_grad=True), torch.zeros(4)
     product = a * c
