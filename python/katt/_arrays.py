@@ -84,7 +84,7 @@ def refused(op: str, name: str, value: Any, expected: str) -> ValueError:
 
 def library(op: str, **arrays: Array) -> Library:
     """The library of the first array. ValueError for a value that is not an array, and when PyTorch
-    would want a gradient that nobody computes."""
+    would want a gradient that nobody computes; not of an array `like`, of which only the library counts."""
     for name, array in arrays.items():
         if not hasattr(array, "shape"):
             raise ValueError(
@@ -94,10 +94,10 @@ def library(op: str, **arrays: Array) -> Library:
     torch = sys.modules.get("torch")
     if torch is not None and torch.is_grad_enabled():
         for name, array in arrays.items():
-            if getattr(array, "requires_grad", False):
+            if name != "like" and getattr(array, "requires_grad", False):
                 raise ValueError(
                     f"{op}: {name}: holds a tensor that requires a gradient, expected one without; "
-                    f"katt.torch.{op} computes gradients"
+                    "katt.torch computes gradients"
                 )
     if isinstance(like, numpy.ndarray):
         return NumPyLibrary(like)

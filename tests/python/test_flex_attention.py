@@ -302,6 +302,7 @@ def test_refusals():
         (lambda: kt.flex_attention(q[..., :-1], k, v), "key: holds head_dim .*, expected .*, as query has"),
         (lambda: kt.flex_attention(q[0], k, v), "query: holds shape .*, expected 4 axes"),
         (lambda: kt.flex_attention(q.double(), k, v), "query: holds torch.float64"),
+        (lambda: kt.flex_attention(q, k, v, scale=torch.tensor(0.5)), "scale: holds a tensor, expected a number"),
         (lambda: kt.flex_attention(q, k[:, :3], v[:, :3], None, by_head, enable_gqa=True),
          "key: holds 3 heads, expected a divisor of 4"),
         (lambda: kt.flex_attention(q, k[:, :0], v[:, :0], None, by_head, enable_gqa=True),
@@ -330,6 +331,31 @@ def test_heads_of_a_group_see_the_blocks_of_their_own_lists(full):
 
     expected, _ = exact(*(x.double() for x in (q, k, v)), None, listed, enable_gqa=True)
     torch.testing.assert_close(out, expected.float(), atol=2e-5, rtol=0)
+
+
+def listed_blocks(lengths, last):
+    """Blocks of 16, two at most in a row; the last row lists 1 and `last`."""
+    counts, indices = torch.tensor([[[1, 2, 2]]]), torch.tensor([[[[0, 0], [0, 1], [1, last]]]])
+    return flex.BlockMask(lengths, counts.int(), indices.int(), *[None] * 6, BLOCK_SIZE=(16, 16), mask_mod=causal)
+
+
+def test_rows_may_list_fewer_blocks_than_there_are():
+    q, k, v, dout = tensors(torch.float32, length=48)
+    ours, theirs = ([x.to(t).requires_grad_() for x in (q, k, v)] for t in (torch.float32, torch.float64))
+    out = kt.flex_attention(*ours, None, listed_blocks((48, 48), 2))
+    expected, _ = exact(*theirs, None, lambda b, h, q, k: causal(b, h, q, k) & (q // 16 - k // 16 < 2))
+    out.backward(dout)
+    expected.backward(dout.double())
+    for found, wanted in [(out, expected), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))]:
+        torch.testing.assert_close(found, wanted.float(), atol=2e-5, rtol=0)
+    long = tensors(torch.float32, length=64)[0]
+    for queries, mask, words in [
+        (q, listed_blocks((48, 48), 3), "block_mask: lists a block outside of its keys, expected 0 to 2"),
+        (q, listed_blocks((48, 48), -1), "block_mask: lists a block outside of its keys"),
+        (long, listed_blocks((64, 48), 2), "block_mask: lists the blocks of 48 queries, expected 64"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            kt.flex_attention(queries, k, v, None, mask)
 
 
 def test_small_numbers_of_log1p_and_expm1():

@@ -52,6 +52,24 @@ def test_powers(rule, value, words):
     numpy.testing.assert_allclose(run(*array_trace.trace(made), score)[0], value(score), rtol=1e-12)
 
 
+@pytest.mark.parametrize("made", ["relu", "softplus", "mish", "celu", 2.5, 1.5, 0.3, -1.5], ids=str)
+def test_slopes_at_0_and_of_large_numbers_are_pytorchs(made):
+    """In float64 exp(1000) is infinite, as exp(89) is in float32."""
+    torch_trace_ = torch_trace()
+    import torch
+
+    def rule(s, *_):
+        return s**made if isinstance(made, float) else getattr(torch.nn.functional, made)(s)
+
+    score = numpy.array([-1000.0, -3.0, 0.0, 0.25, 3.0, 1000.0])
+    s = torch.from_numpy(score).requires_grad_()
+    value = rule(s)
+    value.sum().backward()
+    found, by_score = run(slope(torch_trace_.trace(rule)[0]), [], score)
+    numpy.testing.assert_allclose(found, value.detach().numpy(), rtol=1e-7)
+    numpy.testing.assert_allclose(by_score, s.grad.numpy(), rtol=1e-7)
+
+
 class Settings:
     cap = 20
 

@@ -42,6 +42,18 @@ def test_every_variant_is_verified(rule, pass_):
     assert all(row["status"] in ("ok", "skipped") for row in rows), [row["reason"] for row in rows]
 
 
+def test_a_rule_may_capture_a_number():
+    torch = pytest.importorskip("torch")
+    gain = torch.tensor(0.5)
+
+    def scaled(score, b, h, q, k):
+        return score * gain
+
+    rule = katt.Rule(scaled, for_torch=True)
+    rows = sweep(rule, variant="flash", dtype="f32", pass_=["forward", "backward"]).frame.to_dict("records")
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+
+
 def test_a_wrong_slope_is_seen(monkeypatch):
     """The reference differentiates by itself: with another slope the gradients of the kernels are wrong."""
     from katt._rules import run

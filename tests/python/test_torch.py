@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 
 import numpy
 import pytest
@@ -134,6 +135,12 @@ def test_gradients_that_nobody_computes_are_refused():
         kt.rope(torch.randn(1, 2, 4, 8), cache)
     with pytest.raises(ValueError, match="rmsnorm: weight: holds a tensor that requires a gradient"):
         katt.rmsnorm(torch.randn(2, 8).numpy(), torch.randn(8, requires_grad=True))
+
+
+def test_only_the_library_of_like_counts():
+    like, packed = torch.zeros(2, requires_grad=True), katt.ternary_pack(torch.randn(8, 16))
+    assert torch.equal(katt.rope_cache(4, 8, like=like), katt.rope_cache(4, 8, like=like.detach()))
+    assert torch.equal(packed.dequantise(like), packed.dequantise(like.detach()))
 
 
 def test_autograd_learns_of_an_array_that_was_written():
@@ -460,3 +467,23 @@ def test_transformers(name):
     for found, expected in zip(ours[2], theirs[2], strict=True):
         close(found, expected, 1e-5)
     assert (ours[3] == theirs[3]).all()
+
+
+def test_transformers_refuses_other_attentions():
+    from katt.torch._transformers import attention_forward
+
+    q = torch.randn(1, 2, 4, 8)
+    for name in ("s_aux", "sinks", "indices", "block_indices"):
+        with pytest.raises(ValueError, match=f"attn_implementation katt: {name}: holds .*, expected none"):
+            attention_forward(torch.nn.Module(), q, q, q, None, **{name: torch.zeros(2)})
+
+
+def test_layers_that_share_keys_always_have_a_mask():
+    """Gemma 4 drops queries before these layers, so that the place of the others is in the mask alone."""
+    pytest.importorskip("transformers")
+    from katt.torch._transformers import model_mask
+
+    plain, shared = (types.SimpleNamespace(num_kv_shared_layers=n) for n in (0, 2))
+    assert model_mask(batch_size=1, q_length=4, kv_length=4, config=plain) is None
+    mask = model_mask(batch_size=1, q_length=4, kv_length=4, config=shared)
+    assert torch.equal(mask, torch.ones(1, 1, 4, 4, dtype=torch.bool).tril())

@@ -63,6 +63,29 @@ def test_gradient_of_the_mask():
               lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), [q, k, v, torch.randn(shape)])  # fmt: skip
 
 
+def test_causal_biases_of_pytorch():
+    from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+    for length, keys in ((5, 5), (3, 7)):
+        q, k, v = (torch.randn(1, 2, n, 8) for n in (length, keys, keys))
+        for bias, last in ((causal_upper_left(length, keys), 0), (causal_lower_right(length, keys), keys - length)):
+            mask = torch.ones(length, keys, dtype=torch.bool).tril(last)
+            agree(lambda q, k, v, bias=bias: kt.scaled_dot_product_attention(q, k, v, bias),
+                  lambda q, k, v, mask=mask: F.scaled_dot_product_attention(q, k, v, mask), [q, k, v])  # fmt: skip
+            assert type(kt.scaled_dot_product_attention(q, k, v, bias)) is torch.Tensor
+
+
+def test_the_gradient_of_a_bias_on_a_gpu_reads_no_hidden_keys():
+    """It is made of PyTorch's operators, which run on the CPU, too."""
+    from katt.torch._attention import bias_gradient
+
+    q, k, v, dout = (torch.randn(2, 2, 5, 8) for _ in range(4))
+    options = (torch.randn(1, 2, 5, 5), None, torch.tensor([3, 5]), None, 0, 0.3, True, -1, -1, 0.0)
+    expected = bias_gradient(dout, q, k, v, *options)
+    k[0, :, 3:] = v[0, :, 3:] = torch.nan
+    close(bias_gradient(dout, q, k, v, *options), expected)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_finite_numbers_of_a_mask_stay_finite(dtype):
     """A row of equal scores is their mean, however low they are."""
@@ -97,6 +120,7 @@ def test_sdpa_refuses_by_name():
         ("dropout_p: holds 0.5, expected 0: katt has no dropout", same, {"dropout_p": 0.5}),
         ("dropout_p: holds -0.1, expected 0", same, {"dropout_p": -0.1}),
         ("scale: holds a tensor, expected a number", same, {"scale": torch.tensor(0.5)}),
+        ("softcap: holds a tensor, expected a number", same, {"softcap": torch.tensor(2.0)}),
         ("attn_mask: holds a mask beside is_causal=True", same, {"is_causal": True, "attn_mask": torch.ones(4, 4)}),
         ("query: holds torch.float64, expected float32", [q.double(), q, q], {}),
         ("query: holds head_dim 264, expected at most 256", [wide, wide, wide], {}),
@@ -115,5 +139,9 @@ def test_sdpa_refuses_by_name():
     ):
         with pytest.raises(ValueError, match=message):
             kt.scaled_dot_product_attention(*tensors, **options)
+    for name, function, arguments in (("scale", kt.attention, same), ("softcap", kt.attention, same),
+                                      ("eps", kt.rmsnorm, [q, q[0, 0, 0]])):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^{function.__name__}: {name}: holds a tensor, expected a number"):
+            function(*arguments, **{name: torch.tensor(0.5, requires_grad=True)})
     with pytest.raises(ValueError, match=r"attention: block_mask: holds shape \(1, 1\), expected \(4, 4\)"):
         kt.attention(*[torch.randn(1, 1, 64, 8)] * 3, block_mask=(torch.ones(1, 1, dtype=torch.uint8), 16))

@@ -17,7 +17,7 @@ DTYPES = {"float32": "F32", "int32": "I32", "bool": "BOOL"}
 
 def write(path: Path, name: str, rule: Rule) -> None:
     """Writes a rule as a safetensors file. RuleError for what it captures and kernels do not read."""
-    arrays = [numpy.ascontiguousarray(held(array)) for array in rule.captured]
+    arrays = [numpy.asarray(held(array), order="C") for array in rule.captured]
     tensors = {}
     extents = bounds(rule.programs.score, arrays)
     tensors["bounded"] = numpy.array(list(extents.values()), numpy.int32)

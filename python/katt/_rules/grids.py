@@ -177,7 +177,17 @@ def power(grid, exponent):
             left >>= 1
             grid = promoted(program, "multiply", [grid, grid]) if left else grid
         return result
-    return real("exp", [real("multiply", [constant(program, float(exponent)), real("log", [grid])])])
+    if exponent < 0 or grid.type != REAL:
+        return power_by_log(grid, exponent)
+    # At 0 the derivative of exp(e · log x) is 0 · inf. PyTorch's is 0 for e > 1, and infinite, as that of sqrt, below.
+    zero = constant(program, 0.0)
+    is_zero = promoted(program, "equal", [grid, zero])
+    made = power_by_log(where(is_zero, constant(program, 1.0), grid), exponent)
+    return where(is_zero, zero if exponent > 1 else real("sqrt", [grid]), made)
+
+
+def power_by_log(grid, exponent):
+    return real("exp", [real("multiply", [constant(grid.program, float(exponent)), real("log", [grid])])])
 
 
 def integer_divide(a, b):
@@ -240,7 +250,8 @@ def one_operand(name, a):
         case "reciprocal":
             return real("divide", [one, a])
         case "relu":
-            return promoted(program, "maximum", [a, constant(program, 0.0 if a.type == REAL else 0)])
+            zero = constant(program, 0.0 if a.type == REAL else 0)
+            return where(promoted(program, "less_equal", [a, zero]), zero, a)
         case "ceil":
             return real("negative", [real("floor", [real("negative", [a])])])
     raise RuleError(f"calls {name}, which rules do not have")

@@ -75,8 +75,22 @@ def graph_of(rule, kind):
         raise RuleError(f"{line_of(rule, error)}: {NO_BRANCHES}") from None
 
 
+def softplus(x, beta=1, threshold=20):
+    scaled = x * beta
+    return torch.where(scaled > threshold, x, scaled.clamp(max=threshold).exp().log1p() / beta)
+
+
+def celu(x, alpha=1):
+    return torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0) / alpha))
+
+
 def decompositions():
-    return torch._decomp.core_aten_decompositions()
+    """PyTorch's, but for two with an exponential in the branch that large numbers do not take: there it is infinite,
+    and its derivative 0 · inf."""
+    made = torch._decomp.core_aten_decompositions()
+    made[torch.ops.aten.softplus.default] = softplus
+    made[torch.ops.aten.celu.default] = celu
+    return made
 
 
 def line_of(rule, error):

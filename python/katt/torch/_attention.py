@@ -9,7 +9,7 @@ from .._attention import options
 from .._functions import PLANS, launch
 from .._rules.run import UNCHANGED
 from .._rules.run import launch as launch_rule
-from ._operator import call, dense_last, new_heads, new_rows, operator
+from ._operator import call, dense_last, new_heads, new_rows, operator, refuse_tensors
 
 FORWARD, BACKWARD = PLANS["attention"]
 
@@ -144,7 +144,7 @@ def bias_gradient(dout, q, k, v, bias, alibi_slopes, kv_lengths, block_mask, blo
         seen = seen & blocks[:seq_q, :seq_kv]
     scores = torch.where(seen, scores + bias.float(), float("-inf"))
     p = torch.softmax(scores, -1).nan_to_num(0.0)  # where a query sees no key
-    dp = dout @ v.transpose(2, 3)
+    dp = torch.where(seen, dout @ v.transpose(2, 3), 0.0)  # values that no query sees may be NaN
     d = p * (dp - (p * dp).sum(-1, keepdim=True))
     return d.sum_to_size(bias.shape).to(bias.dtype)
 
@@ -172,8 +172,9 @@ def attention(
     causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask: as in katt.attention.
     variant: of the forward pass; the backward pass takes its fastest one.
 
-    ValueError as in katt.attention.
+    ValueError as in katt.attention, and for a scale or softcap that is a tensor.
     """
+    refuse_tensors("attention", scale=scale, softcap=softcap)
     scale, blocks, (_, _, left, right, size) = options(q, k, causal, window, softcap, scale, block_mask)
     if torch.is_grad_enabled() and alibi_slopes is not None and alibi_slopes.requires_grad:
         raise ValueError("attention: alibi_slopes: holds a tensor that requires a gradient, expected one without")

@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable, which impo
 from .._rules import Rule, RuleError, cache
 from .._rules.run import Programs, launch
 from ._attention import BACKWARD, FORWARD
-from ._operator import call, dense_last, new_heads, operator
+from ._operator import call, dense_last, new_heads, operator, refuse_tensors
 from ._sdpa import DTYPES, LARGEST_HEAD_DIM, padded
 
 # The rules of calls that are running, and of results whose gradients may be asked for, by number: operators take
@@ -117,6 +117,7 @@ def flex_attention(
     A query that sees no key gives 0. ValueError for shapes and dtypes that do not fit together, and for a rule with
     other operations than those in docs/python.md.
     """
+    refuse_tensors("flex_attention", scale=scale)
     check(query, key, value, enable_gqa)
     if return_aux is not None and (return_lse or return_aux.max_scores):
         holds = "an AuxRequest beside return_lse=True" if return_lse else "max_scores=True"
@@ -201,12 +202,15 @@ def block_states(block_mask, batch, heads, length, keys):
     held = block_mask.seq_lengths
     if held[0] < length or held[1] < keys:
         raise refused("block_mask", f"is of {held[0]} queries and {held[1]} keys, expected {length} and {keys}")
-    states = 2 * dense(block_mask.kv_num_blocks, block_mask.kv_indices)
+    whole = -(-held[1] // columns)
+    states = 2 * dense(block_mask.kv_num_blocks, block_mask.kv_indices, whole)
     if block_mask.full_kv_num_blocks is not None:
-        states += dense(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+        states += dense(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, whole)
     size = math.gcd(rows, columns)
     states = states.repeat_interleave(rows // size, 2).repeat_interleave(columns // size, 3)
     states = states[:, :, : -(-length // size), : -(-keys // size)]
+    if states.shape[2] * size < length:
+        raise refused("block_mask", f"lists the blocks of {states.shape[2] * size} queries, expected {length}")
     return states.to(torch.uint8).contiguous(), size
 
 
@@ -221,10 +225,11 @@ def of_groups(states, kv_heads):
     return torch.where(least == most, most, 2).to(torch.uint8).contiguous()
 
 
-def dense(counts, indices):
-    """1 for the columns that are among the first `counts` of a row's indices, else 0."""
-    columns = indices.shape[-1]
-    listed = torch.arange(columns) < counts[..., None]
+def dense(counts, indices, columns):
+    """1 for the columns that are among the first `counts` of a row's indices, else 0. A row may list fewer than all."""
+    listed = torch.arange(indices.shape[-1]) < counts[..., None]
+    if (listed & ((indices < 0) | (indices >= columns))).any():
+        raise refused("block_mask", f"lists a block outside of its keys, expected 0 to {columns - 1}")
     made = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.int64)
     made.scatter_(-1, torch.where(listed, indices, columns).long(), 1)
     return made[..., :columns]

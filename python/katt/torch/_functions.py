@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .._functions import PLANS, launch, shape_in, sizes
 from .._schema import Plan, chosen, compiled, signature
-from ._operator import ELEMENTS, call, new_heads, operator, readable
+from ._operator import ELEMENTS, call, new_heads, operator, readable, refuse_tensors
 
 
 class Pass:
@@ -189,9 +189,12 @@ def made(differentiated: Differentiated):
             given = next((tensor.name for tensor in plan.inputs if tensor.when == output.when and output.when), None)
             exist.append("False" if output not in plan.shown(True) else f"{given} is not None" if given else "True")
         body = f"_pick(_op({arguments}), ({', '.join(exist)},))"
-    source = f"def {plan.name}({signature(plan, in_torch=True)}):\n    return {body}\n"
+    numbers = "".join(f", {name}={name}" for name, default in plan.numbers if isinstance(default, float))
+    check = f"    _refuse_tensors({plan.op!r}{numbers})\n" if numbers else ""
+    source = f"def {plan.name}({signature(plan, in_torch=True)}):\n{check}    return {body}\n"
     documentation = f"katt.{plan.name} with gradients.\n\n{plan.documentation(in_torch=True)}"
-    function = compiled(source, plan.name, documentation, {"_op": differentiated.forward.operator, "_pick": pick})
+    names = {"_op": differentiated.forward.operator, "_pick": pick, "_refuse_tensors": refuse_tensors}
+    function = compiled(source, plan.name, documentation, names)
     function.__module__ = "katt.torch"
     return function
 

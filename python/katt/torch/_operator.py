@@ -25,6 +25,13 @@ def call(variant):
     return (variant, (), min(torch.get_num_threads(), _katt.most_threads()))
 
 
+def refuse_tensors(op, **numbers):
+    """ValueError for a number that is a tensor: an operator takes its value alone, so nobody computes its gradient."""
+    for name, number in numbers.items():
+        if isinstance(number, torch.Tensor):
+            raise ValueError(f"{op}: {name}: holds a tensor, expected a number: it has no gradient")
+
+
 def rows(x):
     """x as (rows, columns), copied only where its strides leave no other way."""
     flat = x.reshape(1, -1) if x.dim() < 2 else x.flatten(0, -2)

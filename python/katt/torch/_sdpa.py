@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._attention import attention
-from ._operator import DEVICES
+from ._operator import DEVICES, refuse_tensors
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_HEAD_DIM = 256
@@ -29,15 +29,16 @@ def scaled_dot_product_attention(
     is_causal: PyTorch's rule, aligned to the top left corner: key j is visible to query i if j <= i. (Ours in
         katt.torch.attention is aligned to the bottom right; where L = S they are the same.)
     attn_mask: bool, True where a key takes part, or float32 or query's dtype, added to the scores; broadcast to
-        (…, heads, L, S). float32 is rounded to query's dtype, in which finite numbers stay finite: only -inf hides a
-        key. A query that sees no key gives 0.
+        (…, heads, L, S); or PyTorch's CausalBias. float32 is rounded to query's dtype, in which finite numbers stay
+        finite: only -inf hides a key. A query that sees no key gives 0.
     scale: of the scores; 1 / sqrt(E) if None.
     enable_gqa: key and value may have fewer heads, which divide those of the query.
 
     ValueError for shapes and dtypes that do not fit together, and for what Katt does not compute: a dropout_p but 0, other
     dtypes than float32, float16 and bfloat16, E or Ev above 256.
     """
-    check(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    refuse_tensors("scaled_dot_product_attention", scale=scale, softcap=softcap)
+    check(query, key, value, attn_mask, dropout_p, is_causal)
     device = query.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -54,6 +55,8 @@ def scaled_dot_product_attention(
         window, is_causal = (-1, length - keys), False  # j <= i + (keys - length) + (length - keys)
     bias = None
     if attn_mask is not None:
+        if type(attn_mask).__name__ == "CausalBias":  # PyTorch's, whose own memory nobody has written
+            attn_mask = attn_mask._materialize(query.device)
         bias = bias_of(attn_mask, query.dtype, lead, (length, keys))
     out = attention(
         padded(query, head_dim), padded(key, head_dim), padded(value, query.shape[-1]),
@@ -66,11 +69,9 @@ def refuse(name, holds, expected):
     raise ValueError(f"scaled_dot_product_attention: {name}: holds {holds}, expected {expected}")
 
 
-def check(query, key, value, attn_mask, dropout_p, is_causal, scale):
+def check(query, key, value, attn_mask, dropout_p, is_causal):
     if not dropout_p == 0:
         refuse("dropout_p", dropout_p, "0: katt has no dropout")
-    if isinstance(scale, Tensor):
-        refuse("scale", "a tensor", "a number: it has no gradient")
     if attn_mask is not None and is_causal:
         refuse("attn_mask", "a mask beside is_causal=True", "one of them")
     for name, x in (("query", query), ("key", key), ("value", value)):

@@ -8,22 +8,36 @@ from ._sdpa import scaled_dot_product_attention
 def register_transformers(name: str = "katt") -> None:
     """Registers Katt in transformers under `name`: from_pretrained(…, attn_implementation="katt"), or
     model.set_attn_implementation("katt"). Masks are those of "sdpa"; grouped heads are not repeated, and softcap is
-    computed. Dropout, attention sinks and paged caches raise ValueError at the call."""
+    computed. Dropout, attention sinks, chosen keys and paged caches raise ValueError at the call."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(name, attention_forward)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, model_mask)
+
+
+def model_mask(*args, config=None, allow_is_causal_skip=True, **options):
+    """The mask of "sdpa", but never left out where layers share keys: before those Gemma 4 drops queries, and takes
+    care only for the name "sdpa" that the others need a mask then."""
+    from transformers.masking_utils import sdpa_mask
+
+    skips = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", 0)
+    return sdpa_mask(*args, allow_is_causal_skip=skips, **options)
+
+
+# Arguments of models that change what attention is.
+REFUSED = {"s_aux": "attention sinks", "sinks": "attention sinks", "indices": "chosen keys",
+           "block_indices": "chosen blocks of keys"}  # fmt: skip
 
 
 def attention_forward(
     module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, softcap=None,
-    position_bias=None, s_aux=None, cache=None, **_kwargs,
+    position_bias=None, cache=None, **options,
 ):  # fmt: skip
     """The attention function of transformers: query (batch, heads, L, head_dim), key and value (batch, kv_heads, S,
     head_dim) → (batch, L, heads, head_dim), and no weights."""
-    if s_aux is not None:
-        raise ValueError("attn_implementation katt: s_aux: holds attention sinks, expected none")
+    for name, holds in REFUSED.items():
+        if options.get(name) is not None:
+            raise ValueError(f"attn_implementation katt: {name}: holds {holds}, expected none")
     if type(cache).__name__ == "PagedAttentionCache":
         raise ValueError("attn_implementation katt: cache: holds a paged cache, expected a contiguous one")
     if is_causal is None:
