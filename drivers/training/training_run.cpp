@@ -261,8 +261,9 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
     summary.skipped += step.skipped ? 1 : 0;
     progress.show(step, trainer.steps(), summary.tokens_per_s,
                   elapsed_s / done * static_cast<double>(options.steps - trainer.steps()));
+    const bool has_learnt = summary.skipped < trainer.steps() - first;
     if (options.save_every > 0 && trainer.steps() % options.save_every == 0 &&
-        trainer.steps() < options.steps) {
+        trainer.steps() < options.steps && has_learnt) {
       saver.save();
     }
   }
