@@ -45,6 +45,7 @@ Forecast forecast_inference(const Exec& exec, const ModelOptions& options,
                      {"kv_cache", memory.kv_cache},
                      {"activations", memory.activations},
                      {"workspace", memory.workspace}}};
+  if (memory.communication > 0) forecast.parts.emplace_back("communication", memory.communication);
   if (!measure) return forecast;
   check_fits(
       options.folder.string() + ": inference",

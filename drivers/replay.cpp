@@ -13,6 +13,7 @@
 #include "io/hdf5/result_contents.hpp"
 #include "io/outputs.hpp"
 #include "io/printable.hpp"
+#include "plan/settings.hpp"
 #include "record/json.hpp"
 #include "record/results.hpp"
 #include "record/t4.hpp"
@@ -89,15 +90,15 @@ void print(const bench::RecordedSpace& space, const bench::Replays& replays, dou
 }
 
 bench::ReplayOptions read_options(const CommandLine& line) {
-  constexpr double day_s = 86400;
   bench::ReplayOptions options;
   bench::Settings& settings = options.settings;
   options.replays = static_cast<int>(line.count("--replays", 1, options.replays));
   options.block = static_cast<int>(line.count("--block", 1, options.block));
-  settings.seed = static_cast<std::uint64_t>(line.count("--seed", 0, 1));
-  settings.min_rounds = static_cast<int>(line.count("--min-rounds", 1, settings.min_rounds));
-  settings.budget_s = line.number("--budget-s", 0, day_s, settings.budget_s);
-  settings.precision = line.number("--precision", 0, 1, settings.precision);
+  for (const char* key : {"seed", "min_rounds", "budget_s", "precision"}) {
+    const std::string name = dashed(key);
+    if (const auto& text = line.text(name)) (void)bench::set_setting(settings, key, *text, name);
+  }
+  settings.max_rounds = std::max(settings.max_rounds, settings.min_rounds);
   options.rule.min_rounds = settings.min_rounds;
   return options;
 }

@@ -119,7 +119,9 @@ Trained train(const Exec& exec, const TrainCommandLine& line) {
   const nn::ParameterLayout whole(trainer.config());
   io::Outputs outputs;
   bench::together(options.groups.all, [&] {
-    if (is_first) outputs = claim_targets(run);
+    if (!is_first) return;
+    outputs = claim_targets(run);
+    if (line.resume) training::remove_unfinished(run.out);  // only the lock marked it as ours
   });
   if (is_first) ask_for_space(trainer.config(), run, options.groups.all.size());
   // once no other process can write the run

@@ -66,11 +66,7 @@ template <class Exec>
 class Saver {
  public:
   Saver(const Trainer<Exec>& trainer, const RunOptions& options)
-      : trainer_(trainer),
-        options_(options),
-        model_(options.out / "model.safetensors"),
-        is_first_(!exists(model_) && !exists(io::index_of(model_))),
-        saved_(trainer.steps()) {}
+      : trainer_(trainer), options_(options), saved_(trainer.steps()) {}
 
   /// Saves, and reports a failure.
   void save() {
@@ -108,9 +104,10 @@ class Saver {
       saved_ = trainer_.steps();
     } catch (const std::exception& error) {
       // a failure of this rank alone ends the job: the others do not know of it
-      const bool is_known = dynamic_cast<const training::SaveError*>(&error) != nullptr;
-      if (ranks.size() > 1 && !is_known) throw;
-      if (is_first_ && ranks.rank() == 0 && !training::holds_run(options_.out)) remove_model();
+      const auto* const known = dynamic_cast<const training::SaveError*>(&error);
+      if (ranks.size() > 1 && known == nullptr) throw;
+      if (known != nullptr && known->has_state) saved_ = trainer_.steps();
+      if (ranks.rank() == 0) training::remove_unfinished(options_.out);
       return error.what();
     }
     if (ranks.rank() == 0 && !options_.log.empty()) {
@@ -123,28 +120,9 @@ class Saver {
     return ranks.broadcast_text(failure, 0);
   }
 
-  /// Removes the model of a save that failed before its state was there: --resume would take it for
-  /// another's.
-  void remove_model() const {
-    std::error_code ignored;
-    for (const auto& path : {model_, io::index_of(model_)}) std::filesystem::remove(path, ignored);
-    for (const char* file : {"model.safetensors", training::state_file}) {
-      for (const std::string& shard : training::shards_in(options_.out, file)) {
-        std::filesystem::remove(options_.out / shard, ignored);
-      }
-    }
-  }
-
-  static bool exists(const std::filesystem::path& path) {
-    std::error_code ignored;
-    return std::filesystem::exists(path, ignored);
-  }
-
   const Trainer<Exec>& trainer_;
   const RunOptions& options_;
-  std::filesystem::path model_;
-  bool is_first_;       ///< the folder held no model before
-  std::int64_t saved_;  ///< steps of the last save
+  std::int64_t saved_;  ///< steps of the last saved state
 };
 
 }  // namespace
@@ -163,7 +141,11 @@ training::TokenData TrainCommandLine::data(std::int64_t vocab_size) const {
 
 io::Outputs claim_targets(const RunOptions& options) {
   io::Outputs outputs;
-  if (!options.out.empty()) outputs.claim({"--out", options.out / training::state_file}, true);
+  if (!options.out.empty()) {
+    // --resume takes the files of a first save that broke off for its own where the lock stayed
+    outputs.claim({"--out", options.out / training::state_file}, true, "",
+                  !training::holds_run(options.out));
+  }
   if (!options.log.empty()) outputs.claim({"--log", options.log}, true);
   return outputs;
 }
@@ -261,8 +243,9 @@ RunSummary run(Trainer<Exec>& trainer, const training::TokenData& data, const Ru
     summary.skipped += step.skipped ? 1 : 0;
     progress.show(step, trainer.steps(), summary.tokens_per_s,
                   elapsed_s / done * static_cast<double>(options.steps - trainer.steps()));
+    const bool has_learnt = summary.skipped < trainer.steps() - first;
     if (options.save_every > 0 && trainer.steps() % options.save_every == 0 &&
-        trainer.steps() < options.steps) {
+        trainer.steps() < options.steps && has_learnt) {
       saver.save();
     }
   }

@@ -71,6 +71,8 @@ class Llama:
                 ) from None
             try:
                 self._tokenizer = Tokenizer.from_file(str(file))
+                self._tokenizer.no_truncation()  # the file may hold the lengths of a training's batches
+                self._tokenizer.no_padding()
             except Exception as error:  # the package has no class of its own for it
                 raise ValueError(f"{file}: holds no tokenizer: {error}") from None
         return self._tokenizer

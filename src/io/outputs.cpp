@@ -106,7 +106,7 @@ fs::path lock_of(const fs::path& path) {
   return lock;
 }
 
-FileLock::FileLock(const fs::path& path, IfTaken if_taken) {
+FileLock::FileLock(const fs::path& path, IfTaken if_taken, bool stays) {
   const fs::path target = written_path(path);
   std::error_code error;
   if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
@@ -124,7 +124,7 @@ FileLock::FileLock(const fs::path& path, IfTaken if_taken) {
     if (impl::is_same(descriptor_, path_)) break;
     ::close(descriptor_);  // the previous owner removed it
   }
-  on_signal_.emplace(path_.c_str());
+  if (!stays) on_signal_.emplace(path_.c_str());
   // the lock holds without the number as well
   const std::string writer = std::to_string(::getpid()) + " " + host_name();
   if (::ftruncate(descriptor_, 0) == 0) {
@@ -137,7 +137,8 @@ FileLock::~FileLock() {
   ::close(descriptor_);
 }
 
-void Outputs::claim(const NamedPath& output, bool replaces, const std::string& expected) {
+void Outputs::claim(const NamedPath& output, bool replaces, const std::string& expected,
+                    bool stays) {
   const auto check = [&] {
     std::error_code ignored;
     const fs::file_status status = fs::status(output.path, ignored);
@@ -146,7 +147,7 @@ void Outputs::claim(const NamedPath& output, bool replaces, const std::string& e
   };
   check();
   { const AtomicFile writable(output.path); }
-  locks_.emplace_back(output.path);
+  locks_.emplace_back(output.path, FileLock::IfTaken::refuse, stays);
   check();  // another program may just have finished it
 }
 

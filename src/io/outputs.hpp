@@ -38,8 +38,10 @@ void check_distinct(const std::vector<NamedPath>& outputs, const std::vector<Nam
 class FileLock {
  public:
   enum class IfTaken { refuse, wait };
-  /// Throws InputError "FILE: is being written by process N".
-  explicit FileLock(const std::filesystem::path& path, IfTaken if_taken = IfTaken::refuse);
+  /// Throws InputError "FILE: is being written by process N". `stays`: a signal that ends the
+  /// program leaves the hidden file, as a kill does.
+  explicit FileLock(const std::filesystem::path& path, IfTaken if_taken = IfTaken::refuse,
+                    bool stays = false);
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
@@ -54,9 +56,10 @@ class FileLock {
 class Outputs {
  public:
   /// Throws InputError when the output cannot be written, when another process writes it, or when
-  /// it exists and `replaces` is false; the message then ends with `expected`.
+  /// it exists and `replaces` is false; the message then ends with `expected`. `stays`: as for
+  /// FileLock.
   void claim(const NamedPath& output, bool replaces,
-             const std::string& expected = "a new file, or --overwrite");
+             const std::string& expected = "a new file, or --overwrite", bool stays = false);
 
  private:
   std::list<FileLock> locks_;

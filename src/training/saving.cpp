@@ -5,7 +5,6 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <regex>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -213,7 +212,8 @@ void remove_replaced(const fs::path& folder, const std::string& file,
   }
 }
 
-/// Removes the file of another model, which is replaced: a kill must not leave it beside these parameters.
+/// Removes the file of another model, which is replaced: a kill must not leave it beside these
+/// parameters.
 void remove_other(const fs::path& config, const std::string& text) {
   std::ifstream file(config, std::ios::binary);
   if (!file) return;
@@ -244,10 +244,13 @@ class Own {
     const std::vector<double> failed = ranks.gather(failure_.empty() ? 0 : 1);
     const auto first = std::ranges::find(failed, 1.0);
     if (first == failed.end()) return;
-    throw SaveError(ranks.broadcast_text(failure_, static_cast<int>(first - failed.begin())));
+    const std::string reason =
+        ranks.broadcast_text(failure_, static_cast<int>(first - failed.begin()));
+    throw SaveError(reason, !ranks.broadcast_text(has_state ? "1" : "", 0).empty());
   }
 
   std::optional<Shards> shards;  ///< empty when the rank writes nothing, or has failed
+  bool has_state = false;        ///< on the first rank: a run continues from the new state
 
  private:
   std::string failure_;
@@ -279,26 +282,26 @@ Shards open_shards(const fs::path& folder, const RunArrays& run, const Plan& pla
           {folder / names.of(state_file, rank), tensors, contents.metadata}};
 }
 
-void write_indices(const fs::path& folder, const RunArrays& run, const Plan& plan,
-                   const Names& names, const StateContents& contents) {
-  std::map<std::string, std::string> models, states;
-  std::int64_t elements = 0, logged = 0;
+/// Writes the index of the shards of a file that holds every tensor of the model once for each
+/// array, and further tensors.
+void write_index(const fs::path& path, const Plan& plan, const Names& names,
+                 std::span<const StateArray> arrays,
+                 const std::map<std::string, std::vector<float>>& further = {}) {
+  const std::string file = path.filename().string();
+  std::map<std::string, std::string> files;
+  std::int64_t elements = 0;
   for (const OwnedTensor& tensor : plan.tensors()) {
     const nn::Parameter& parameter = plan.parameter(tensor, 0);
-    elements += parameter.whole_size();
-    models[parameter.name] = names.of(model_file, tensor.writer);
-    for (const StateArray& array : run.arrays) {
-      states[array.prefix + parameter.name] = names.of(state_file, tensor.writer);
+    for (const StateArray& array : arrays) {
+      elements += parameter.whole_size();
+      files[array.prefix + parameter.name] = names.of(file.c_str(), tensor.writer);
     }
   }
-  for (const auto& [name, values] : contents.tensors) {
-    logged += std::ssize(values);
-    states[name] = names.of(state_file, plan.writers().front());
+  for (const auto& [name, values] : further) {
+    elements += std::ssize(values);
+    files[name] = names.of(file.c_str(), plan.writers().front());
   }
-  constexpr std::int64_t bytes = sizeof(float);
-  io::write_safetensors_index(io::index_of(folder / model_file), models, elements * bytes);
-  io::write_safetensors_index(io::index_of(folder / state_file), states,
-                              (elements * std::ssize(run.arrays) + logged) * bytes);
+  io::write_safetensors_index(io::index_of(path), files, elements * std::int64_t{sizeof(float)});
 }
 
 /// Passes the parts of tensors to the ranks that write them.
@@ -400,18 +403,6 @@ class Exchange {
 
 }  // namespace
 
-std::vector<std::string> shards_in(const fs::path& folder, const std::string& file) {
-  const std::regex shard("\\.?" + stem_of(file) +
-                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.katt-\w+\.part)?)");
-  std::error_code ignored;
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    std::string name = entry.path().filename().string();
-    if (std::regex_match(name, shard)) names.push_back(std::move(name));
-  }
-  return names;
-}
-
 int suggested_shards(const nn::LlamaConfig& config, int ranks) {
   const std::int64_t bytes = nn::ParameterLayout(config).count() * std::int64_t{sizeof(float)};
   return static_cast<int>(
@@ -440,24 +431,27 @@ void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
       for (const auto& [name, values] : contents.tensors) own.shards->state.append(values);
     });
   }
-  const fs::path config = folder / "config.json";
-  if (is_first) {
-    own.attempt([&] { remove_other(config, nn::config_json_f32(run.config)); });
-  }
   own.agree(ranks);  // before any reader sees a part
+  const bool is_sharded = plan.writers().size() > 1;
   if (writes) {
     own.attempt([&] {
-      own.shards->model.commit();
       own.shards->state.commit();
+      if (is_sharded) own.shards->model.commit();  // no index names it yet
     });
   }
   own.agree(ranks);
   if (is_first) {
     own.attempt([&] {
-      if (plan.writers().size() > 1) write_indices(folder, run, plan, names, contents);
-      remove_replaced(folder, model_file, names.all(model_file));
+      const fs::path config = folder / "config.json", model = folder / model_file;
+      const std::string text = nn::config_json_f32(run.config);
+      if (is_sharded) write_index(folder / state_file, plan, names, run.arrays, contents.tensors);
       remove_replaced(folder, state_file, names.all(state_file));
-      io::write_file(config, nn::config_json_f32(run.config));
+      own.has_state = true;
+      remove_other(config, text);
+      if (is_sharded) write_index(model, plan, names, std::array<StateArray, 1>{});
+      else own.shards->model.commit();
+      remove_replaced(folder, model_file, names.all(model_file));
+      io::write_file(config, text);
     });
   }
   own.agree(ranks);

@@ -19,8 +19,9 @@
 /// bounds the memory of a save.
 ///
 /// Every file is synced and renamed. Shards get new names, the indices follow, and only then the
-/// replaced files are removed. So a kill at any instant leaves the last whole save. `config.json`
-/// comes last, and that of another model goes first: no folder looks like a model whose parameters it lacks.
+/// replaced files are removed. So a kill at any instant leaves a whole state and a whole model. The
+/// state comes first: a run continues from it alone. `config.json` comes last, and that of another
+/// model goes before the model: no folder looks like a model whose parameters it lacks.
 namespace katt::training {
 
 /// An array over the layout's elements, in the memory of the execution space; on disk it is f32.
@@ -43,13 +44,11 @@ struct RunArrays {
 /// A save that failed, with the first reason. All ranks throw it.
 class SaveError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  /// `with_state`: has_state.
+  SaveError(const std::string& reason, bool with_state)
+      : std::runtime_error(reason), has_state(with_state) {}
+  bool has_state;  ///< the new state is there, from which a run continues
 };
-
-/// The shards of model.safetensors or of the state in a folder, also the temporaries of a killed
-/// save, whose names begin with a dot: a save replaces them.
-[[nodiscard]] std::vector<std::string> shards_in(const std::filesystem::path& folder,
-                                                 const std::string& file);
 
 /// One shard for each 2 GiB of the model, at most one a rank.
 [[nodiscard]] int suggested_shards(const nn::LlamaConfig& config, int ranks);

@@ -1,7 +1,9 @@
 #include "training/state_file.hpp"
 
 #include <array>
+#include <regex>
 #include <string>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -121,6 +123,32 @@ bool holds_run(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / state_file;
   return std::filesystem::exists(file, ignored) ||
          std::filesystem::exists(io::index_of(file), ignored);
+}
+
+std::vector<std::string> shards_in(const std::filesystem::path& folder, const std::string& file) {
+  const std::regex shard("\\.?" + std::filesystem::path(file).stem().string() +
+                         R"(-(step\d+-(\d+-)?)?\d{5,}-of-\d{5,}\.safetensors(\.katt-\w+\.part)?)");
+  std::error_code ignored;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    std::string name = entry.path().filename().string();
+    if (std::regex_match(name, shard)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+void remove_unfinished(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::filesystem::path model = folder / "model.safetensors";
+  if (holds_run(folder) || std::filesystem::exists(model, ignored) ||
+      std::filesystem::exists(io::index_of(model), ignored)) {
+    return;
+  }
+  for (const char* file : {"model.safetensors", state_file}) {
+    for (const std::string& shard : shards_in(folder, file)) {
+      std::filesystem::remove(folder / shard, ignored);
+    }
+  }
 }
 
 StateContents contents_of(const nn::LlamaConfig& config, const TrainOptions& options,

@@ -20,6 +20,14 @@ inline constexpr const char* state_file = "training_state.safetensors";
 /// True when a folder holds a run that can continue.
 [[nodiscard]] bool holds_run(const std::filesystem::path& folder);
 
+/// The shards of model.safetensors or of the state in a folder, also the temporaries of a killed
+/// save, whose names begin with a dot: a save replaces them.
+[[nodiscard]] std::vector<std::string> shards_in(const std::filesystem::path& folder,
+                                                 const std::string& file);
+
+/// Removes what a first save that broke off has left: shards that no index names.
+void remove_unfinished(const std::filesystem::path& folder);
+
 /// The state beside the arrays.
 struct StateContents {
   std::map<std::string, std::string> metadata;

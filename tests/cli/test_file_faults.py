@@ -20,6 +20,7 @@ from pathlib import Path
 import h5py
 import pytest
 from conftest import BACKEND, CASES, ROOT, TINY, program_in
+from test_kills import saved_steps
 
 LIBRARY = Path(os.environ.get("KATT_BUILD_DIR", "")) / "tests" / "libkatt_faults.so"
 pytestmark = [pytest.mark.skipif(BACKEND != "openmp", reason="files are written by the host"),
@@ -183,9 +184,9 @@ class Walk:
 
     def judge(self, place, done, kind):
         assert "Traceback" not in done.stderr
-        is_killed = kind in ("kill", "torn")
+        is_killed = kind in ("kill", "torn", "hangup")
         if is_killed:
-            assert done.returncode in (0, 1, -9)
+            assert done.returncode in (0, 1, -1, -9)
         elif done.returncode != 0:
             assert done.returncode == 1 and kind != "short"
             lines = [line for line in done.stderr.splitlines() if line.startswith(("katt: ", "katt-report: "))]
@@ -271,12 +272,20 @@ def test_no_config_stays_beside_parameters_of_another_model(prepared, tmp_path):
 
 
 def test_a_failed_first_save_is_continued(prepared, tmp_path):
-    """Any of its files is the last one that gets its name."""
+    """Any of its files is the last one that gets its name: the disk fails, or the terminal is closed."""
     command = COMMANDS["train"]
     walk = Walk(os.environ["KATT"], prepared, tmp_path, Command(TRAIN, command.outputs, ("--resume",), grows=True))
+
+    def check_told(place, stderr):
+        told = re.search(r"nothing of the run is saved|out holds step (\d+), --resume goes on there", stderr)
+        if told:
+            assert saved_steps(place / "work" / "out") == int(told[1] or 0), told[0]
+
+    walk.check_kept = check_told
     walk.count()
     calls = (tmp_path / "whole" / "calls").read_text().splitlines()
     renames = [at for at, call in enumerate(calls, 1) if "rename" in call]
     assert len(renames) >= 5, calls  # generation_config.json, both tensors' files, config.json, the log
     for at in renames:
         walk.fault(at, ("EIO", True))
+        walk.fault(at, ("hangup", False))

@@ -135,7 +135,7 @@ def test_resume_begins_in_no_foreign_folder(katt_with_files, name):
     assert f"--out out: holds {name} and no run to continue; expected another folder or --overwrite" in line
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "model-step1-00001-of-00002.safetensors", "tokenizer.json"])
 def test_resume_begins_again_after_a_killed_first_save(katt_with_files, name):
     """A kill leaves the lock of the run, and companions are copies."""
     katt = katt_with_files
@@ -148,6 +148,7 @@ def test_resume_begins_again_after_a_killed_first_save(katt_with_files, name):
         (katt.folder / "out" / ".training_state.safetensors.katt-lock").write_text("1 nowhere")
     katt.runs(*resumed(1))
     assert sorted(path.name for path in (katt.folder / "out").iterdir() if path.name.startswith(".")) == []
+    assert not list((katt.folder / "out").glob("*-of-*"))
 
 
 @pytest.mark.parametrize("option", ["--overwrite", "--resume"])
@@ -260,9 +261,16 @@ def test_a_limit_on_files_is_one_line(katt_with_files, arguments):
 
 @pytest.mark.skipif(BACKEND != "openmp", reason="files are written by the host")
 def test_training_asks_for_space_before_it_begins(katt_with_files):
-    done = limited(katt_with_files, [*TRAIN, "--out", "new"])
+    """And begins again after a killed first save once there is space: the failure takes the lock with it."""
+    katt, out = katt_with_files, katt_with_files.folder / "out"
+    out.mkdir()
+    for name in ("model-step1-00001-of-00002.safetensors", ".training_state.safetensors.katt-lock"):
+        (out / name).write_bytes(b"of the killed save")
+    done = limited(katt, resumed(1))
     assert done.returncode == 1 and "a save takes" in done.stderr
     assert "step 1/1" not in done.stderr
+    assert list(out.iterdir()) == []
+    katt.runs(*resumed(1))
 
 
 @pytest.mark.parametrize("arguments", [

@@ -208,6 +208,7 @@ def test_memory_of_every_rank(ranks, number, dtype):
     forecast = json.loads(done.stdout)
     every = forecast.get("ranks", [forecast["training"]])
     assert len(every) == count
+    assert ("communication_bytes" in forecast["inference"]) == ("--tensor" in layout)
     for rank in every:
         assert abs(rank["total_bytes"] / rank["measured_bytes"] - 1) < 0.02, rank
 

@@ -133,9 +133,9 @@ def test_shards_of_others_stay(katt, random_model, text):
 
 def test_a_run_that_learns_nothing_is_told(katt, random_model, text):
     done = katt("train", "--model", random_model, "--text", text, "--steps", 3, "--dtype", "f16", "--loss-scale", 1e9,
-                "--out", "out")
-    assert done.returncode == 1 and "every step was skipped" in done.stderr
-    assert not (katt.folder / "out" / "model.safetensors").exists()
+                "--out", "out", "--save-every", 1)
+    assert done.returncode == 1 and "every step was skipped" in done.stderr and "nothing is saved" in done.stderr
+    assert list((katt.folder / "out").iterdir()) == []
     for option in ("--save-every", "--save-shards"):
         assert f"{option}: needs --out" in katt.refuses("train", "--model", random_model, "--text", text, "--steps", 1,
                                                         option, 1)

@@ -155,6 +155,8 @@ def test_replays(recorded):
     wrong = [space["settings"][winner]["loss"] > 1.02 for winner in space["race"]["winners"]]
     assert result["wrong"] == sum(wrong) / 5
     assert recorded(*replay, "--json").stdout == done.stdout, "the same seed"
+    longer = json.loads(recorded.runs("tune", "--replay", "spaces.h5", "--replays", 1, "--min-rounds", 1100, "--json").stdout)
+    assert [longer["spaces"][0][search]["rounds"] for search in ("race", "exhaustive")] == [[1100], [1100]]
     t4 = json.loads((recorded.folder / "t4.json").read_text())
     assert [len(one["times"]["runtimes"]) for one in t4["results"]] == [12, 12, 12]
     assert "--overwrite" in recorded.refuses(*replay, "--results", "t4.json")
@@ -167,6 +169,7 @@ def test_what_cannot_be_replayed(recorded):
     (recorded.folder / "bad.h5").write_bytes(b"no result")
     assert "bad.h5" in recorded.refuses("tune", "--replay", "bad.h5")
     assert "--replays" in recorded.refuses("tune", "--replay", "spaces.h5", "--replays", 0)
+    assert "--min-rounds" in recorded.refuses("tune", "--replay", "spaces.h5", "--min-rounds", 2000000)
     assert "is the file of --replay" in recorded.refuses("tune", "--replay", "spaces.h5", "--results", "spaces.h5")
     with h5py.File(recorded.folder / "spaces.h5", "r+") as file:
         points = file["points"][:]

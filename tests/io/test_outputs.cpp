@@ -71,6 +71,25 @@ TEST(FileLock, EndsWithItsProcessHoweverThatEnds) {
   EXPECT_TRUE(is_free());
 }
 
+TEST(FileLock, StaysAfterASignalWhereThatIsAsked) {
+  for (const bool stays : {false, true}) {
+    const TemporaryFolder folder;
+    const pid_t process = ::fork();
+    if (process == 0) {
+      remove_scratch_on_signals();
+      const FileLock lock(folder / "x", FileLock::IfTaken::refuse, stays);
+      ::raise(SIGTERM);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(process, &status, 0), process);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    EXPECT_EQ(std::filesystem::exists(lock_of(folder / "x")), stays);
+    EXPECT_EQ(message_of([&] { const FileLock lock(folder / "x"); }), "");
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  }
+}
+
 /// Adds a line to a file, by reading all of it and replacing it.
 TEST(FileLock, WaitingWritersLoseNothing) {
   const TemporaryFolder folder;

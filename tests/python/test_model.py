@@ -56,6 +56,8 @@ def test_texts(tmp_path, model):
     vocabulary = {f"w{n}": n for n in range(model.config["vocab_size"])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(2)  # of a training's batches, not of a prompt
+    tokenizer.enable_padding(length=8)
     for file in TINY.iterdir():
         (tmp_path / file.name).symlink_to(file)
     tokenizer.save(str(tmp_path / "tokenizer.json"))

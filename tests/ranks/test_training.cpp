@@ -1,14 +1,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "core/error.hpp"
 #include "memory/tracker.hpp"
+#include "nn/inference/session.hpp"
 #include "tests/device.hpp"
 #include "tests/message_of.hpp"
 #include "tests/nn/llama_tiny.hpp"
@@ -16,7 +19,7 @@
 #include "tests/training/reference_training.hpp"
 #include "training/trainer.hpp"
 
-/// Training in every layout of as many ranks as mpirun has started.
+/// Training in every layout of as many ranks as mpirun has started, and inference.
 namespace katt {
 namespace {
 
@@ -376,6 +379,55 @@ TEST(TrainingOverRanks, TakesTheMemoryThatIsForecast) {
       EXPECT_NEAR(static_cast<double>(forecast.total()), measured, 0.02 * measured);
     }
   }
+}
+
+nn::Llama<Exec> random_llama(const nn::LlamaConfig& config, const ranks::Groups& groups) {
+  nn::Llama<Exec> llama(Exec(), config, Dtype::f32, groups);
+  nn::randomize_parameters(llama.exec(), config, llama.layout(), 3, Dtype::f32, llama.data());
+  return llama;
+}
+
+TEST(InferenceOverRanks, TakesTheMemoryThatIsForecast) {
+  if (ranks::world().size() > 3) GTEST_SKIP() << "three ranks tell";
+  memory::install();
+  const nn::LlamaConfig config = model({{"hidden_size", 96}});
+  const int tensor = ranks::world().size();
+  for (const std::int64_t page_size : {0, 64}) {
+    nn::SessionOptions options{.batch = 4, .capacity = 512, .page_size = page_size};
+    options.groups = ranks::Groups(ranks::world(), Layout{.tensor = tensor});
+    const auto forecast = nn::inference_memory(Exec(), config, Dtype::f32, options);
+    EXPECT_EQ(forecast.communication > 0, tensor > 1);
+    const memory::Scope scope;
+    const auto llama = random_llama(config, options.groups);
+    nn::Session<Exec> session(llama, options);
+    if (page_size == 0) {
+      (void)session.append(std::vector<std::int64_t>(4 * 512, 3));
+    } else {
+      const std::vector<std::int64_t> one{session.open()};
+      (void)session.append_to(one, std::vector<std::int64_t>(512, 3));
+    }
+    const auto measured = static_cast<double>(scope.peak_bytes());
+    EXPECT_NEAR(static_cast<double>(forecast.total()), measured, 0.03 * measured)
+        << "pages of " << page_size;
+  }
+}
+
+/// The second piece has few tokens (nn::few_tokens): its tensors lie where the rows of the first one
+/// are, which the next stage reads late.
+TEST(InferenceOverRanks, KeepsTheRowsOfAPieceUntilTheyAreRead) {
+  if (ranks::world().size() != 2) GTEST_SKIP() << "two ranks tell";
+  std::vector<std::int64_t> prompt;
+  for (std::int64_t i = 0; i < 130; ++i) prompt.push_back((i * i * 7 + 3 * i) % 97);
+  const auto logits_of = [&](const ranks::Groups& groups) {
+    const auto llama = random_llama(model(), groups);
+    nn::Session<Exec> session(llama, {.capacity = 130, .chunk = 70});
+    if (groups.place.stage > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return session.append(prompt, true);
+  };
+  const auto logits = logits_of(ranks::Groups(ranks::world(), Layout{.pipeline = 2}));
+  const auto alone = logits_of({});
+  ASSERT_EQ(logits.size(), alone.size());
+  for (std::size_t i = 0; i < alone.size(); ++i) ASSERT_NEAR(logits[i], alone[i], 1e-4) << i;
 }
 
 TEST(TrainingOverRanks, SharesRows) {

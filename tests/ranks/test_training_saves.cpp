@@ -95,6 +95,36 @@ TEST(Saves, ReplaceTheOneBefore) {
   EXPECT_EQ(folder.count("index"), 0);
 }
 
+/// A folder in the place of a file makes the save of that file fail.
+TEST(Saves, ThatFailKeepTheConfigUntilTheStateIsThere) {
+  if (ranks::world().size() != 2) GTEST_SKIP() << "two ranks tell";
+  const ranks::Communicator ranks = ranks::world();
+  TrainOptions options{.shape = {.batch = 2, .seq = 8}};
+  options.groups = ranks::Groups(ranks, {.tensor = 2});
+  Trainer trainer(Exec(), config_of(), options, "no checkpoint here", 7);
+  for (const auto& [obstacle, has_state] :
+       {std::pair("training_state-step0-00002-of-00002.safetensors", false),  // of rank 1
+        std::pair("training_state.safetensors.index.json", false),
+        std::pair("model.safetensors.index.json", true)}) {
+    SCOPED_TRACE(obstacle);
+    const test::SharedFolder folder;
+    const std::filesystem::path config = folder.path() / "config.json";
+    if (ranks.rank() == 0) {
+      std::filesystem::create_directories(folder.path() / obstacle);
+      std::ofstream(config) << "of another model";
+    }
+    ranks.barrier();
+    try {
+      trainer.save(folder.path(), 2);
+      ADD_FAILURE() << "expected a failure";
+    } catch (const training::SaveError& error) {
+      EXPECT_EQ(error.has_state, has_state) << error.what();
+    }
+    EXPECT_EQ(std::filesystem::exists(config), !has_state);
+    if (has_state) trainer.resume(folder.path());
+  }
+}
+
 TEST(Saves, TakeAShardForEachTwoGibibytes) {
   EXPECT_EQ(training::suggested_shards(config_of(), 8), 1);
   // 32 blocks of the 7 billion parameters: 25 GiB in f32

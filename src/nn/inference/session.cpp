@@ -364,7 +364,6 @@ void Session<Exec>::launch(Runner<Exec>& run, const Step& at, BatchShape shape, 
   launch_blocks(run, at, shape, begin);
   if (!slice_.head) {
     if (run.is_dry()) return;
-    sent_.wait();  // the earlier message from this memory
     add_rows(run.exec(), at.at.h, at.delta, at.n);
     sent_ = groups.pipeline.send(run.exec(), at.n, groups.place.stage + 1);
     return;
@@ -395,9 +394,7 @@ template <class Exec>
 void Session<Exec>::step(std::span<const std::int64_t> slots, std::span<const std::int64_t> ids,
                          std::int64_t begin, bool all, Wanted wanted) {
   const BatchShape shape{.batch = std::ssize(slots), .seq = std::ssize(ids) / std::ssize(slots)};
-  if (is_paged())
-    sent_.wait();  // a longer piece of another sequence would overwrite the rows that
-                   // are read
+  sent_.wait();  // a step of another shape lays other tensors over the rows that are read
   Arena arena(activations_.data());
   const Step at = lay_out(arena, shape);
   if (arena.bytes() > activation_bytes_) {
@@ -462,8 +459,14 @@ InferenceMemory inference_memory(const Exec& exec, const LlamaConfig& config, Dt
       bind_weights(config, layout, dtype, nowhere.tensor<1>(dtype, {layout.size()}).data);
   const std::size_t packed = rehearse_ternary(config, layout, weights);
   const Session<Exec> dry(exec, config, dtype, weights, options, true);
-  return {static_cast<std::size_t>(layout.size()) * size_of(dtype) + packed, dry.cache_bytes(),
-          dry.activation_bytes(), dry.workspace_bytes()};
+  // The largest sum over tensor parallel ranks: rows of the stream for all tokens of a step.
+  const std::int64_t sequences = options.page_size > 0 ? 1 : options.batch;
+  const std::int64_t tokens =
+      std::max(sequences * std::min(options.chunk, options.capacity), options.batch);
+  return {
+      static_cast<std::size_t>(layout.size()) * size_of(dtype) + packed, dry.cache_bytes(),
+      dry.activation_bytes(), dry.workspace_bytes(),
+      ranks::summing_bytes(tokens * config.hidden_size, dtype, options.groups.place.layout.tensor)};
 }
 
 #define KATT_INSTANTIATE_SESSION(Exec)                                                    \

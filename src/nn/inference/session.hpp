@@ -192,9 +192,10 @@ class Session {
 /// Bytes that a model and a session of it allocate, on the rank of the options' groups.
 struct InferenceMemory {
   std::size_t parameters = 0, kv_cache = 0, activations = 0, workspace = 0;  ///< bytes
-  /// The sum of the four.
+  std::size_t communication = 0;  ///< bytes of a sum over tensor parallel ranks
+  /// The sum of all.
   [[nodiscard]] std::size_t total() const {
-    return parameters + kv_cache + activations + workspace;
+    return parameters + kv_cache + activations + workspace + communication;
   }
 };
 

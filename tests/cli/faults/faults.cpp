@@ -6,7 +6,7 @@
 //   KATT_FAULT_AT      number of the call, from 1; over all processes that fork() makes
 //   KATT_FAULT_KIND    ENOSPC, EDQUOT, EIO: the error of the call
 //                      short: a write stores half, and says so
-//                      kill: SIGKILL before the call; torn: after half of it
+//                      kill: SIGKILL before the call; torn: after half of it; hangup: SIGHUP before the call
 //   KATT_FAULT_LASTS   1: all later calls fail, too, as on a disk that stays full
 //
 // Removing a file never fails: otherwise nobody could clean up.
@@ -33,7 +33,7 @@
 
 namespace {
 
-enum class Kind { error, short_write, kill, torn };
+enum class Kind { error, short_write, kill, torn, hangup };
 enum class What { passes, fails, halves, dies_halfway };
 
 struct Plan {
@@ -46,10 +46,11 @@ struct Plan {
     at = std::atol(variable("KATT_FAULT_AT").c_str());
     lasts = variable("KATT_FAULT_LASTS") == "1";
     const std::string name = variable("KATT_FAULT_KIND");
-    kind = name == "short"  ? Kind::short_write
-           : name == "kill" ? Kind::kill
-           : name == "torn" ? Kind::torn
-                            : Kind::error;
+    kind = name == "short"    ? Kind::short_write
+           : name == "kill"   ? Kind::kill
+           : name == "torn"   ? Kind::torn
+           : name == "hangup" ? Kind::hangup
+                              : Kind::error;
     error = name == "EIO" ? EIO : name == "EDQUOT" ? EDQUOT : ENOSPC;
     if (const std::string path = variable("KATT_FAULT_LOG"); !path.empty()) {
       log = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path.c_str(),
@@ -111,6 +112,7 @@ What next(const char* name, bool can_fail = true) {
   if (the.at == 0 || number < the.at || (number > the.at && !the.lasts)) return What::passes;
   switch (the.kind) {
     case Kind::kill: die();
+    case Kind::hangup: raise(SIGHUP); die();
     case Kind::torn: return What::dies_halfway;
     case Kind::short_write: return What::halves;
     case Kind::error: break;
