@@ -77,15 +77,18 @@ struct Sample {
   double claimed_s = 0;  ///< of another process: of a run, as it says
 };
 
-/// One sample of another process: the time of the request without its transport. A device's clock is
-/// read by that process alone, and held against this one (disagreement()).
+/// One sample of another process: the time of the request without its transport, and no less than
+/// the runs took as that process says. A device's clock is read by that process alone, and held
+/// against this one (disagreement()).
 Sample sample_of_process(const Contender& contender, int inner) {
   Candidate& candidate = *contender.candidate;
   const Stopwatch watch;
   const double claimed_s = candidate.timed(inner).value_or(0);
   const double request_s = candidate.request_s(watch.seconds());
-  // A busy machine may have slowed the transport when it was measured.
-  const double own_s = std::max(request_s - candidate.transport_s(), 0.1 * request_s) / inner;
+  // A busy machine, or a peer with more to do for it, may have slowed the transport when it was
+  // measured. Nobody claims more than he took.
+  const double least_s = std::max(0.1 * request_s, std::min(claimed_s * inner, request_s));
+  const double own_s = std::max(request_s - candidate.transport_s(), least_s) / inner;
   return {.seconds = contender.on_device ? claimed_s : own_s,
           .request_s = request_s,
           .claimed_s = claimed_s};
