@@ -170,19 +170,22 @@ class Turns {
       : cold_(cold), bound_(bound), last_point_(point) {}
 
   /// Prepares a sample: waits until the threads of the process that ran last sleep, then a run
-  /// fills the caches with the data of this process and point. Throws std::runtime_error when the threads do not
-  /// fall asleep.
+  /// fills the caches with the data of this process and point; two after another process, since
+  /// large last caches keep only what they have met twice. Throws std::runtime_error when the
+  /// threads do not fall asleep.
   void give_to(const Contender& contender) {
     Candidate& candidate = *contender.candidate;
     const int process = candidate.process();
-    if (process != last_) rest();
+    const bool is_other = process != last_;
+    if (is_other) rest();
     if (process == 0) bound_.renew();
     const auto& samples = contender.measured.samples_s;
     const bool is_short = samples.empty() || samples.back() < long_s;
-    if ((process != last_ || contender.point != last_point_ || (disturbed_ && is_short)) &&
-        !cold_) {
-      candidate.restore();
-      (void)sample(contender, 1);
+    if ((is_other || contender.point != last_point_ || (disturbed_ && is_short)) && !cold_) {
+      for (int run = is_other && is_short ? 2 : 1; run > 0; --run) {
+        candidate.restore();
+        (void)sample(contender, 1);
+      }
     }
     last_ = process;
     last_point_ = contender.point;
