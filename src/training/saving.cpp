@@ -448,7 +448,8 @@ void write_run(const Exec& exec, const fs::path& folder, const RunArrays& run,
       remove_replaced(folder, state_file, names.all(state_file));
       own.has_state = true;
       remove_other(config, text);
-      if (is_sharded) write_index(model, plan, names, std::array<StateArray, 1>{});
+      const std::array<StateArray, 1> parameters{};
+      if (is_sharded) write_index(model, plan, names, parameters);
       else own.shards->model.commit();
       remove_replaced(folder, model_file, names.all(model_file));
       io::write_file(config, text);
