@@ -94,9 +94,8 @@ int sweep_command(const Invocation& invocation) {
   line.option("--limit-s",
               "seconds after which a step of a variant (its first run, its warm-up, a sample) has "
               "hung: a failed row (default: none)");
-  line.example(
-      "katt sweep attention --seq 512:8192:x2 --dtype f32,bf16 --causal 0,1 -o mine.h5",
-      "every variant at 20 points; katt-report mine.h5 shows them");
+  line.example("katt sweep attention --seq 512:8192:x2 --dtype f32,bf16 --causal 0,1 -o mine.h5",
+               "every variant at 20 points; katt-report mine.h5 shows them");
   line.example("katt sweep attention --seq 64k --dry-run",
                "points, rows, memory and time; nothing is measured");
   line.example("katt sweep experiments/attention_tiling/sweep.toml -o tiling.h5",

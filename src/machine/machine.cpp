@@ -126,8 +126,9 @@ std::size_t left_in_groups() {
       left = std::min(left, left_on_the_way("/sys/fs/cgroup", inside, "memory.max",
                                             "memory.current", "inactive_file"));
     } else if (parts[1] == "memory") {  // version 1
-      left = std::min(left, left_on_the_way("/sys/fs/cgroup/memory", inside, "memory.limit_in_bytes",
-                                            "memory.usage_in_bytes", "total_inactive_file"));
+      left =
+          std::min(left, left_on_the_way("/sys/fs/cgroup/memory", inside, "memory.limit_in_bytes",
+                                         "memory.usage_in_bytes", "total_inactive_file"));
     }
   }
   return left;

@@ -92,6 +92,7 @@ def test_a_forward_pass_before_a_backward_pass_is_exact(katt):
     random = numpy.random.default_rng(1)
     for names, decodes in ((("q", "k", "v"), True), (tuple(shapes), False)):
         with h5py.File(katt.folder / "in.h5", "w") as file:
+            file.attrs["dtype"] = "f32"
             for name in names:
                 file[name] = random.standard_normal(shapes[name]).astype("f4")
         katt.runs("run", "attention", "--in", "in.h5", "--out", "out.h5", "--overwrite")

@@ -280,8 +280,8 @@ def test_an_infinite_slope_where_a_bias_hides(dtype):
     """Padded keys are 0, and so are their scores, where a root is steep; the bias hides them."""
     q, k, v, dout = problem((1, 2, 2, 33, 47, 16), dtype)
     k[:, :, 40:] = 0
-    bias = numpy.zeros((33, 47), dtype)
-    bias[:, 40:] = -numpy.inf
+    bias = numpy.zeros((1, 1, 33, 47), dtype)
+    bias[..., 40:] = -numpy.inf
 
     def rule(s, b, h, q, k):
         return numpy.sqrt(abs(s))

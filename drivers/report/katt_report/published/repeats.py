@@ -65,7 +65,7 @@ _COVERAGE = """\
 *Before*: the share of later medians inside an earlier 95 % interval. Without any difference between runs it would be
 83 %, since the later median errs too. *Between runs*: the relative standard deviation that a median has from run to
 run beyond its interval. *After*: the share inside the interval of a repeat with that term, fitted without the run that
-is judged; the aim is 93 to 97 %. [published_results.md](../../../docs/published_results.md#between-runs) has the formulas."""
+is judged; the aim is 93 to 97 %. [The formulas](../../../docs/published_results.md#between-runs)."""
 _ALARMS = """\
 Pairs of these runs, which are equal programs, judged by each rule. *Slower*: all samples of every variant but naive in
 the new file are multiplied; an alarm at 0 % is a false one. The second table has the chance to find a slowdown of one

@@ -36,8 +36,8 @@ std::size_t stored_bytes(const Args& args, std::size_t element) {
   return aligned_bytes(rows * static_cast<std::size_t>(padded(args.seq_kv())) * element);
 }
 
-/// Shapes of the products of one head, and distances of their rows, which determine their workspace:
-/// (queries, keys, head_dim) in this and in another order.
+/// Shapes of the products of one head, which determine their workspace: (queries, keys, head_dim)
+/// in this and in another order.
 template <class Args>
 std::size_t product_bytes(const Kokkos::Cuda& exec, const Args& args, bool sums) {
   const std::int64_t m = args.seq_q();
@@ -47,11 +47,8 @@ std::size_t product_bytes(const Kokkos::Cuda& exec, const Args& args, bool sums)
   const auto bytes = [&](const linear::GemmArgs& product) {
     return linear::batched_gemm_workspace_bytes(exec, product);
   };
-  ConstTensorRef<2> rows(nullptr, dtype, {m, d});
-  ConstTensorRef<2> keys(nullptr, dtype, {n, d});
-  rows.stride[0] = args.q.stride[2];
-  if constexpr (requires { args.dout; }) rows.stride[0] = std::min(rows.stride[0], args.dout.stride[2]);
-  keys.stride[0] = std::min(args.k.stride[2], args.v.stride[2]);
+  const ConstTensorRef<2> rows(nullptr, dtype, {m, d});
+  const ConstTensorRef<2> keys(nullptr, dtype, {n, d});
   const TensorRef<2> gradient(nullptr, dtype, {n, d});
   const TensorRef<2> scores(nullptr, dtype, {m, n});
   std::size_t most =

@@ -213,7 +213,8 @@ bool cublas_takes(const GemmArgs& args) {
   const auto is_apart = [](const auto& matrix) {
     return matrix.extent[0] <= 1 || matrix.stride[0] >= matrix.extent[1];
   };
-  return is_apart(args.a) && is_apart(args.b) && is_apart(args.c) && args.c.size() > 0 && args.k() > 0 && args.a.dtype == args.b.dtype &&
+  return is_apart(args.a) && is_apart(args.b) && is_apart(args.c) && args.c.size() > 0 &&
+         args.k() > 0 && args.a.dtype == args.b.dtype &&
          (args.c.dtype == args.a.dtype || args.c.dtype == Dtype::f32) &&
          (args.bias.size() == 0 || args.bias.dtype == args.c.dtype);
 }
