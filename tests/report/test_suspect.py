@@ -81,6 +81,15 @@ def test_the_terminal_says_so(tmp_path, capsys):
     assert (status, err) == (0, "") and f"SUSPECT: {REASON}" in out.splitlines()[2]
 
 
+def test_a_peer_that_says_it_took_longer_is_suspect(tmp_path):
+    file = synthetic.attention_seqlen(1, sizes=SIZES, dtypes=("f32",))
+    file.rows[0] |= {"claimed_s": 4.5 * file.rows[0]["time_s"]}
+    file.rows[1] |= {"claimed_s": 1.2 * file.rows[1]["time_s"]}
+    points = load(synthetic.write(tmp_path / "r.h5", file)).points
+    assert points["status"].tolist().count("suspect") == 1
+    assert points.where(status="suspect")["reason"].tolist()[0].startswith("its clock says ")
+
+
 def test_an_export_holds_it(tmp_path, capsys):
     path = synthetic.write(tmp_path / "r.h5", doubted())
     status, out, err = run(capsys, "export", path, "--csv", "-")
