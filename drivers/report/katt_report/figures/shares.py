@@ -129,11 +129,10 @@ def _bars(group: Group, rows: Points, dtype: str) -> list[tuple[str, str, Profil
     bars = []
     said = None
     for row in list(rows.where(dtype=dtype).rows())[:_MOST_BARS]:
-        profile, base = group.profile_of(row), baseline_of(group, rows, row)
-        slowest = max(group.profile_of(one).time_s for one in _beside(group, rows, row).rows())
-        point = point_text(group, row)
-        length = profile.time_s / (base.time_s if base else slowest)
-        bars.append(("" if point == said else point, row["variant"], profile, length))
+        profile, point = group.profile_of(row), point_text(group, row)
+        slowest = (group.profile_of(one) for one in _beside(group, rows, row).rows())
+        whole = baseline_of(group, rows, row) or max(slowest, key=lambda one: one.time_s)
+        bars.append(("" if point == said else point, row["variant"], profile, profile.time_s / whole.time_s))
         said = point
     return bars
 
