@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include "ops/softmax/bench/description.hpp"
 #include "tests/ops/suite.hpp"
+#include "tile/rows/stream.hpp"
 
 namespace katt::softmax {
 namespace {
@@ -81,6 +83,40 @@ TEST(Softmax, MinusInfinityHasNoProbabilityAndNanSpreads) {
       EXPECT_EQ(out[3], 0.0F) << variant;
       EXPECT_TRUE(std::isfinite(out[4])) << variant;
       EXPECT_TRUE(std::isnan(out[40])) << variant;
+    }
+  }
+}
+
+/// Rows past the caches have the values of the same rows in a small tensor.
+template <class Pass>
+void expect_streamed_values(Dtype dtype, std::int64_t vocab) {
+  const Problem small = make_problem<Pass>(2, vocab, dtype);
+  const std::int64_t row_bytes = vocab * static_cast<std::int64_t>(size_of(dtype));
+  Problem large = make_problem<Pass>(tile::stream_variant_bytes / row_bytes + 1, vocab, dtype);
+  for (const auto& [name, values] : small.values) {
+    std::copy(values.begin(), values.end(), large.values[name].begin());
+  }
+  const std::vector<float> all = testing::out_of<Description>(large, "fused");
+  const std::vector<float> some = testing::out_of<Description>(small, "fused");
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+  EXPECT_FALSE(std::isnan(all.back()));
+}
+
+TEST(Softmax, LargeTensorsTakeTheSameValuesPastTheCaches) {
+  for (const Dtype dtype : all_dtypes) {
+    for (const std::int64_t vocab : {4128, 33792}) {  // exponentials kept, and computed twice
+      expect_streamed_values<Fwd>(dtype, vocab);
+      expect_streamed_values<Bwd>(dtype, vocab);
+    }
+  }
+}
+
+TEST(Softmax, TheSumOfLargeGradientsDoesNotOverflow) {
+  auto p = make_problem<Bwd>(2, 4099, Dtype::f32);
+  for (float& dout : p.values["dout"]) dout = 1e38F;
+  for (const char* variant : {"naive", "fused"}) {
+    for (const float dx : testing::out_of<Description>(p, variant)) {
+      ASSERT_LE(std::abs(dx), 1e33F) << variant;
     }
   }
 }

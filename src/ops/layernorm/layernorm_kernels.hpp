@@ -5,8 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "core/views.hpp"
-#include "tile/rows/columns.hpp"
-#include "tile/rows/pairs.hpp"
+#include "tile/rows/row_pairs.hpp"
 #include "tile/rows/stream.hpp"
 
 /// The functor of layer normalisation. A row comes from memory once in a launch, and from cache in
@@ -63,11 +62,17 @@ struct Pass {
     if (!(row.rstd > 0.0F)) row = moments<false>(team, t, false);  // a sum has overflowed
     if constexpr (backward) {
       const auto n = static_cast<float>(columns());
-      const auto sums =
-          tile::row_sums<Exec, 2>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[2]) {
-            if (step == Step::statistics) ask<V>(dout, t, i, more);
-            terms[0] = load<V>(dout, t, i) * tile::load<V>(weight + i);
-            terms[1] = terms[0] * tile::fma(load<V>(x, t, i), V(row.scale), V(-row.mean));
+      const auto sums = tile::pair_sums<Exec, 2>(
+          team, columns(), [&]<class V, int N>(std::int64_t i, V(&terms)[2][N]) {
+            if (step == Step::statistics) ask<V, N>(dout, t, i, more);
+            V gain[N], value[N];
+            tile::load_all(&dout(t, i), terms[0]);
+            tile::load_all(weight + i, gain);
+            tile::load_all(&x(t, i), value);
+            for (int k = 0; k < N; ++k) {
+              terms[0][k] = terms[0][k] * gain[k];
+              terms[1][k] = terms[0][k] * tile::fma(value[k], V(row.scale), V(-row.mean));
+            }
           });
       row.mean_g = sums.of[0] / n;
       row.mean_gx = sums.of[1] * row.rstd / n;
@@ -82,21 +87,25 @@ struct Pass {
                                                  bool more) const {
     constexpr float scale = Plain ? 1.0F : 0x1p-80F;
     const auto n = static_cast<float>(columns());
-    const auto value = [&]<class V>(std::int64_t i) {
-      return Plain ? load<V>(x, t, i) : V(load<V>(x, t, i) * V(scale));
+    const auto load = [&]<class V, int N>(std::int64_t i, V(&values)[N]) {
+      tile::load_all(&x(t, i), values);
+      for (int k = 0; !Plain && k < N; ++k) values[k] = values[k] * V(scale);
     };
     Statistics row{};
     row.scale = scale;
-    const auto values = tile::row_sums<Exec, 1>(
+    const auto values = tile::pair_sums<Exec, 1>(
         team, columns(),
-        [&]<class V>(std::int64_t i, V(&terms)[1]) { terms[0] = value.template operator()<V>(i); });
+        [&]<class V, int N>(std::int64_t i, V(&terms)[1][N]) { load(i, terms[0]); });
     // The sum of large values is rounded by more than small deviations; the sum of these is not.
     const float rough = values.of[0] / n;
-    const auto sums =
-        tile::row_sums<Exec, 2>(team, columns(), [&]<class V>(std::int64_t i, V(&terms)[2]) {
-          if (step == Step::statistics) ask<V>(x, t, i, more);
-          terms[0] = value.template operator()<V>(i) - V(rough);
-          terms[1] = terms[0] * terms[0];
+    const auto sums = tile::pair_sums<Exec, 2>(
+        team, columns(), [&]<class V, int N>(std::int64_t i, V(&terms)[2][N]) {
+          if (step == Step::statistics) ask<V, N>(x, t, i, more);
+          load(i, terms[0]);
+          for (int k = 0; k < N; ++k) {
+            terms[0][k] = terms[0][k] - V(rough);
+            terms[1][k] = terms[0][k] * terms[0][k];
+          }
         });
     const float correction = sums.of[0] / n;
     row.mean = rough + correction;
@@ -106,7 +115,7 @@ struct Pass {
   }
 
   /// Asks for N vectors of the next row, if there is one.
-  template <class V, int N = 1>
+  template <class V, int N>
   KOKKOS_FORCEINLINE_FUNCTION static void ask(const StridedView<const T, 2, Memory>& tensor,
                                               std::int64_t t, std::int64_t i, bool more) {
     if constexpr (is_host_v<Exec>) {
@@ -160,12 +169,6 @@ struct Pass {
       }
     }
     tile::store_all<stream>(&out(t, i), value);
-  }
-
-  template <class V>
-  KOKKOS_FORCEINLINE_FUNCTION static V load(const StridedView<const T, 2, Memory>& tensor,
-                                            std::int64_t t, std::int64_t i) {
-    return tile::load<V>(&tensor(t, i));
   }
 };
 

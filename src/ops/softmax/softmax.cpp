@@ -53,13 +53,29 @@ void naive_backward(const Exec& exec, const BackwardArgs& args, Workspace worksp
   });
 }
 
+/// Calls launch.operator()<T, stream>(): with streaming stores where they pay for `out`.
+template <class Exec, class F>
+void with_stores(const TensorRef<2>& out, const F& launch) {
+  visit_dtype(out.dtype, [&]<class T>() {
+    const auto bytes = out.size() * static_cast<std::int64_t>(sizeof(T));
+    const bool lines = tile::is_streamable(out.data) &&
+                       (out.extent[0] == 1 || out.stride[0] * sizeof(T) % 64 == 0);
+    constexpr bool can_stream = tile::can_stream_v<Exec>;
+    if (can_stream && lines && bytes >= tile::stream_variant_bytes) {
+      launch.template operator()<T, can_stream>();
+    } else {
+      launch.template operator()<T, false>();
+    }
+  });
+}
+
 template <class Exec>
 void fused_forward(const Exec& exec, const ForwardArgs& args) {
   using Memory = typename Exec::memory_space;
-  visit_dtype(args.x.dtype, [&]<class T>() {
+  with_stores<Exec>(args.out, [&]<class T, bool stream>() {
     tile::for_each_wide_row(
         exec, "katt::softmax::fused_forward", args.x.extent[0],
-        impl::FusedForward<Exec, T>{args.x.view<T, Memory>(), args.out.view<T, Memory>()},
+        impl::FusedForward<Exec, T, stream>{args.x.view<T, Memory>(), args.out.view<T, Memory>()},
         tile::are_chunks(args.x, args.out));
   });
 }
@@ -67,11 +83,11 @@ void fused_forward(const Exec& exec, const ForwardArgs& args) {
 template <class Exec>
 void fused_backward(const Exec& exec, const BackwardArgs& args) {
   using Memory = typename Exec::memory_space;
-  visit_dtype(args.x.dtype, [&]<class T>() {
+  with_stores<Exec>(args.dx, [&]<class T, bool stream>() {
     tile::for_each_wide_row(
         exec, "katt::softmax::fused_backward", args.x.extent[0],
-        impl::FusedBackward<Exec, T>{args.x.view<T, Memory>(), args.dout.view<T, Memory>(),
-                                     args.dx.view<T, Memory>()},
+        impl::FusedBackward<Exec, T, stream>{args.x.view<T, Memory>(), args.dout.view<T, Memory>(),
+                                             args.dx.view<T, Memory>()},
         tile::are_chunks(args.x, args.dout, args.dx));
   });
 }

@@ -30,7 +30,7 @@ struct BackwardArgs {
 };
 
 /// The variants of an execution space: "naive" (a launch for each step, what is between them
-/// stored) and "fused" (one launch, rows stay in cache).
+/// stored) and "fused" (one launch, rows stay in cache; stores past the caches where the output is larger).
 template <class Exec>
 VariantTable<Exec, ForwardArgs>& forward_variants();
 /// The same for the backward pass.

@@ -12,18 +12,18 @@
 /// Functors of the softmax, one team a row.
 namespace katt::softmax::impl {
 
-/// True when a thread keeps the exponentials of a row: of tensors in a cache, where they take longest. Beside the
-/// memory's traffic they cost nothing twice, and what is kept does.
-template <class Exec, class View>
-KOKKOS_FORCEINLINE_FUNCTION bool are_kept(const View& x) {
-  constexpr auto size = static_cast<std::int64_t>(sizeof(typename View::value_type));
-  const auto columns = static_cast<std::int64_t>(x.extent(1));
-  return columns <= tile::KeptExponentials<Exec>::most &&
-         static_cast<std::int64_t>(x.extent(0)) * columns * size < tile::streaming_bytes / 4;
+/// Calls f(p) with the tile::RowProbabilities of a row of a host.
+template <class Exec, class T, class F>
+void with_probabilities(const F& f, const T* row, std::int64_t n, const T* weights = nullptr) {
+  if (n <= tile::most_kept) {
+    f(tile::RowProbabilities<Exec, T, true>(row, n, weights));
+  } else {
+    f(tile::RowProbabilities<Exec, T, false>(row, n, weights));
+  }
 }
 
 /// out = softmax(x), rows in cache; may work in place.
-template <class Exec, class T>
+template <class Exec, class T, bool stream>
 struct FusedForward {
   using Memory = typename Exec::memory_space;
 
@@ -36,24 +36,25 @@ struct FusedForward {
     const T* row = &x(t, 0);
     T* target = &out(t, 0);
     if constexpr (is_host_v<Exec>) {
-      if (are_kept<Exec>(x)) {
-        tile::KeptExponentials<Exec> kept;
-        const tile::RowStatistics found = kept.keep(team, row, n);
-        kept.each(team, found, [&](std::int64_t c, const auto& p) { tile::store(target + c, p); });
-        return;
-      }
+      const auto write = [&](const auto& probabilities) {
+        probabilities.each(
+            [&](std::int64_t c, const auto& p) { tile::store_all<stream>(target + c, p); });
+        if constexpr (stream) tile::stream_fence();
+      };
+      with_probabilities<Exec>(write, row, n);
+    } else {
+      const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
+      const float inverse = 1.0F / found.sum;
+      tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
+        const V e = tile::exp_below_for<T>(tile::load<V>(row + c), found.max);
+        tile::store(target + c, V(e * V(inverse)));
+      });
     }
-    const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
-    const float inverse = 1.0F / found.sum;
-    tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      const V e = tile::exp_below_for<T>(tile::load<V>(row + c), found.max);
-      tile::store(target + c, V(e * V(inverse)));
-    });
   }
 };
 
 /// dx = p ⊙ (dout − Σ dout·p) with p = softmax(x), rows in cache; may work in place.
-template <class Exec, class T>
+template <class Exec, class T, bool stream>
 struct FusedBackward {
   using Memory = typename Exec::memory_space;
 
@@ -67,32 +68,40 @@ struct FusedBackward {
     const T* gradient = &dout(t, 0);
     T* target = &dx(t, 0);
     if constexpr (is_host_v<Exec>) {
-      if (are_kept<Exec>(x)) {
-        tile::KeptExponentials<Exec> kept;
-        const tile::RowStatistics found = kept.keep(team, row, n);
-        tile::RowSum<Exec> products;
-        kept.each(team, found, [&]<class V>(std::int64_t c, const V& p) {
-          products.multiply_add(p, tile::load<V>(gradient + c));
+      const auto write = [&](const auto& probabilities) {
+        float mean = probabilities.product();
+        if (!Kokkos::isfinite(mean)) {  // a sum has overflowed: p is smaller than the exponentials
+          tile::RowSum<Exec> products;
+          probabilities.each([&]<class V, int N>(std::int64_t c, const V(&p)[N]) {
+            V g[N];
+            tile::load_all(gradient + c, g);
+            for (int k = 0; k < N; ++k) products.multiply_add(p[k], g[k]);
+          });
+          mean = products.mine();
+        }
+        probabilities.each([&]<class V, int N>(std::int64_t c, V(&p)[N]) {
+          V g[N];
+          tile::load_all(gradient + c, g);
+          for (int k = 0; k < N; ++k) p[k] = p[k] * V(g[k] - V(mean));
+          tile::store_all<stream>(target + c, p);
         });
-        const float mean = products.mine();
-        kept.each(team, found, [&]<class V>(std::int64_t c, const V& p) {
-          tile::store(target + c, V(p * V(tile::load<V>(gradient + c) - V(mean))));
-        });
-        return;
-      }
+        if constexpr (stream) tile::stream_fence();
+      };
+      with_probabilities<Exec>(write, row, n, gradient);
+    } else {
+      const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
+      const float inverse = 1.0F / found.sum;
+      tile::RowSum<Exec> products;
+      tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
+        products.multiply_add(tile::exp_below_for<T>(tile::load<V>(row + c), found.max),
+                              tile::load<V>(gradient + c));
+      });
+      const float mean = products.total(team) * inverse;
+      tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
+        const V p = V(tile::exp_below_for<T>(tile::load<V>(row + c), found.max) * V(inverse));
+        tile::store(target + c, V(p * V(tile::load<V>(gradient + c) - V(mean))));
+      });
     }
-    const tile::RowStatistics found = tile::row_statistics<Exec>(team, row, n);
-    const float inverse = 1.0F / found.sum;
-    tile::RowSum<Exec> products;
-    tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      products.multiply_add(tile::exp_below_for<T>(tile::load<V>(row + c), found.max),
-                            tile::load<V>(gradient + c));
-    });
-    const float mean = products.total(team) * inverse;
-    tile::for_columns<Exec>(team, 0, n, [&]<class V>(std::int64_t c) {
-      const V p = V(tile::exp_below_for<T>(tile::load<V>(row + c), found.max) * V(inverse));
-      tile::store(target + c, V(p * V(tile::load<V>(gradient + c) - V(mean))));
-    });
   }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tile/rows/columns.hpp"
+#include "tile/rows/row_pairs.hpp"
 
 /// Softmax statistics of a row in one pass over memory.
 namespace katt::tile {
@@ -35,11 +35,69 @@ KOKKOS_INLINE_FUNCTION RowStatistics merge(const RowStatistics& a, const RowStat
                        b.sum * Kokkos::exp2((b.max - largest) * log2e)};
 }
 
+/// Sees nothing of the exponentials of a row: see block_statistics().
+struct NoSink {
+  KOKKOS_FORCEINLINE_FUNCTION void start(float /*max*/, float /*scale*/) {}
+  template <class V, int N>
+  KOKKOS_FORCEINLINE_FUNCTION void take(std::int64_t /*c*/, int /*slot*/, const V (&)[N]) {}
+};
+
+namespace impl {
+
+/// Columns between two looks at the maximum of a row: the second look finds them in the first-level cache.
+inline constexpr std::int64_t softmax_block = 1024;
+
+/// Asks for what lies a block behind N vectors at `source`.
+template <class V, int N, class T>
+KOKKOS_FORCEINLINE_FUNCTION void ask_ahead(const T* source) {
+  constexpr int line = 64 / sizeof(T);
+  if constexpr (N > 1) {  // not at the end of a row
+    for (int k = 0; k < N * width_v<V>; k += line) prefetch(source + softmax_block + k);
+  }
+}
+
+/// Statistics of the elements of a row that this thread of a team sees. For every block of columns:
+/// sink.start(max, scale), with the largest value so far and the factor exp(max before − max) by which
+/// earlier sums shrink, and sink.take(c, slot, e) for its e = exp(x − max), as exact as an R needs.
+template <class R, class Exec, class Team, class T, class Sink>
+KOKKOS_FORCEINLINE_FUNCTION RowStatistics block_statistics(const Team& team, const T* row,
+                                                           std::int64_t n, Sink& sink) {
+  RowStatistics running;
+  for (std::int64_t begin = 0; begin < n; begin += softmax_block) {
+    const T* x = row + begin;
+    const std::int64_t count = Kokkos::min(softmax_block, n - begin);
+    RowMax<Exec, column_slots> largest(running.max);
+    for_pairs<Exec>(team, count, [&]<int N, class V>(std::int64_t c, int slot) {
+      V values[N];
+      load_all(x + c, values);
+      for (int k = 0; k < N; ++k) largest.add(values[k], slot + k);
+    });
+    const float next = largest.mine();
+    const float scale = Kokkos::exp2((running.max - next) * log2e);
+    sink.start(next, scale);
+    RowSum<Exec, column_slots> sum;
+    for_pairs<Exec>(team, count, [&]<int N, class V>(std::int64_t c, int slot) {
+      V e[N];
+      ask_ahead<V, N>(x + c);
+      load_all(x + c, e);
+      for (int k = 0; k < N; ++k) {
+        e[k] = exp_below_for<R>(e[k], next);
+        sum.add(e[k], slot + k);
+      }
+      sink.take(begin + c, slot, e);
+    });
+    running.sum = running.sum * scale + sum.mine();
+    running.max = next;
+  }
+  return running;
+}
+
+}  // namespace impl
+
 /// Statistics of n elements, the same for all threads of the team: the online softmax (Milakov &
-/// Gimelshein 2018, arXiv:1805.02867) by blocks of columns, small enough that the second look at a
-/// block finds it in the first-level cache. A sum holds the terms of one block only, which keeps
-/// its rounding error independent of the length of the row. A WideTeam's thread has the block, the
-/// elements of one load, in its registers.
+/// Gimelshein 2018, arXiv:1805.02867) by blocks of columns. A sum holds the terms of one block only,
+/// which keeps its rounding error independent of the length of the row. A WideTeam's thread has the
+/// block, the elements of one load, in its registers.
 template <class Exec, class Team, class T>
 KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* row,
                                                     std::int64_t n) {
@@ -52,21 +110,8 @@ KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* r
       running.max = next;
     });
   } else {
-    constexpr std::int64_t block = 1024;
-    for (std::int64_t begin = 0; begin < n; begin += block) {
-      const std::int64_t end = Kokkos::min(begin + block, n);
-      RowMax<Exec, column_slots> largest(running.max);
-      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c, int slot) {
-        largest.add(load<V>(row + c), slot);
-      });
-      const float next = largest.mine();
-      RowSum<Exec> sum;
-      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c) {
-        sum.add(exp_below(load<V>(row + c), next));
-      });
-      running.sum = running.sum * Kokkos::exp2((running.max - next) * log2e) + sum.mine();
-      running.max = next;
-    }
+    NoSink none;
+    running = impl::block_statistics<float, Exec>(team, row, n, none);
   }
   float largest = running.max;
   team.team_reduce(Kokkos::Max<float>(largest));
@@ -75,54 +120,91 @@ KOKKOS_INLINE_FUNCTION RowStatistics row_statistics(const Team& team, const T* r
   return {largest, sum};
 }
 
-/// Exponentials of a row that fits, kept by a thread of a host, so that each is computed once.
-template <class Exec>
-class KeptExponentials {
+/// Most columns of a row whose exponentials a thread of a host keeps: 128 KiB, for a second-level cache.
+inline constexpr std::int64_t most_kept = 32768;
+
+/// The softmax p of a row on a thread of a host, for results of dtype T. Its exponentials are kept,
+/// so that each is computed once, or, unless Kept, computed again.
+template <class Exec, class T, bool Kept>
+class RowProbabilities {
  public:
-  static constexpr std::int64_t most = 32768;  ///< elements: 128 KiB, for a second-level cache
-
-  /// The statistics of row_statistics(), of n ≤ most elements.
-  template <class Team, class T>
-  RowStatistics keep(const Team& team, const T* row, std::int64_t n) {
-    RowStatistics running;
-    n_ = n;
-    for (std::int64_t begin = 0; begin < n; begin += block) {
-      const std::int64_t end = Kokkos::min(begin + block, n);
-      RowMax<Exec, column_slots> largest(running.max);
-      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c, int slot) {
-        largest.add(load<V>(row + c), slot);
-      });
-      const float next = largest.mine();
-      RowSum<Exec> sum;
-      for_columns<Exec>(team, begin, end, [&]<class V>(std::int64_t c) {
-        const V e = exp_below(load<V>(row + c), next);
-        sum.add(e);
-        store(values_ + c, e);
-      });
-      running.sum = running.sum * Kokkos::exp2((running.max - next) * log2e) + sum.mine();
-      running.max = next;
-      maxima_[begin / block] = next;
-    }
-    return running;
+  /// Reads a row of n elements, at most most_kept of them if Kept; also Σ p · weights where there
+  /// are weights.
+  RowProbabilities(const T* row, std::int64_t n, const T* weights = nullptr) : row_(row), n_(n) {
+    found_ = weights == nullptr ? read<false>(nullptr) : read<true>(weights);
   }
 
-  /// Calls f(column, exp(x − max) / sum) for vectors of columns.
-  template <class Team, class F>
-  void each(const Team& team, const RowStatistics& found, const F& f) const {
-    for (std::int64_t begin = 0; begin < n_; begin += block) {
-      const float factor = Kokkos::exp2((maxima_[begin / block] - found.max) * log2e) / found.sum;
-      for_columns<Exec>(team, begin, Kokkos::min(begin + block, n_), [&]<class V>(std::int64_t c) {
-        f(c, V(load<V>(values_ + c) * V(factor)));
-      });
+  /// Calls f.operator()<N, V>(c, p) for the N vectors, or the element, of p from column c on.
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void each(const F& f) const {
+    for (std::int64_t begin = 0; begin < n_; begin += impl::softmax_block) {
+      const float factor =
+          (Kept ? Kokkos::exp2((maxima_[begin / impl::softmax_block] - found_.max) * log2e)
+                : 1.0F) /
+          found_.sum;
+      for_pairs<Exec>(SoloTeam{}, Kokkos::min(impl::softmax_block, n_ - begin),
+                      [&]<int N, class V>(std::int64_t c, int /*slot*/) {
+                        V p[N];
+                        if constexpr (!Kept) load_all(row_ + begin + c, p);
+                        for (int k = 0; k < N; ++k) {
+                          if constexpr (Kept) p[k] = load<V>(kept_ + begin + c + k * width_v<V>);
+                          else p[k] = exp_below_for<T>(p[k], found_.max);
+                          p[k] = p[k] * V(factor);
+                        }
+                        f(begin + c, p);
+                      });
     }
   }
+
+  /// Σ p · weights.
+  [[nodiscard]] float product() const { return product_; }
 
  private:
-  static constexpr std::int64_t block = 1024;
+  /// Keeps exponentials, or sums their products with the weights.
+  template <bool Weighted>
+  struct Sink {
+    RowProbabilities& row;
+    const T* weights;
+    int block = 0;
+    float before = 0.0F;
+    RowSum<Exec, column_slots> sum{};
 
-  std::int64_t n_ = 0;
-  float maxima_[most / block];  ///< below which the exponentials of a block are
-  alignas(64) float values_[most];
+    KOKKOS_FORCEINLINE_FUNCTION void start(float max, float scale) {
+      if constexpr (Kept) row.maxima_[block++] = max;
+      if constexpr (Weighted) {
+        before = (before + sum.mine()) * scale;
+        sum = {};
+      }
+    }
+    template <class V, int N>
+    KOKKOS_FORCEINLINE_FUNCTION void take(std::int64_t c, int slot, const V (&e)[N]) {
+      V w[N];
+      if constexpr (Weighted) {
+        impl::ask_ahead<V, N>(weights + c);
+        load_all(weights + c, w);
+      }
+      for (int k = 0; k < N; ++k) {
+        if constexpr (Kept) store(row.kept_ + c + k * width_v<V>, e[k]);
+        if constexpr (Weighted) sum.multiply_add(e[k], w[k], slot + k);
+      }
+    }
+  };
+
+  template <bool Weighted>
+  RowStatistics read(const T* weights) {
+    Sink<Weighted> sink{*this, weights};
+    const RowStatistics found = impl::block_statistics<T, Exec>(SoloTeam{}, row_, n_, sink);
+    if constexpr (Weighted) product_ = (sink.before + sink.sum.mine()) / found.sum;
+    return found;
+  }
+
+  const T* row_;
+  std::int64_t n_;
+  RowStatistics found_;
+  float product_ = 0.0F;
+  /// Below which a block's exponentials are.
+  float maxima_[Kept ? most_kept / impl::softmax_block : 1];
+  alignas(64) float kept_[Kept ? most_kept : 1];  ///< in the order of load_all()
 };
 
 }  // namespace katt::tile
