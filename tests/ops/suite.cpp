@@ -52,7 +52,7 @@ std::vector<std::string> variants_of(const bench::Pass& pass, Backend backend) {
 std::optional<HostValues> outputs_of(const bench::TensorOperatorData& op, const bench::Pass& pass,
                                      Backend backend, int threads, const Problem& problem,
                                      const std::string& variant, std::int64_t gap,
-                                     const std::vector<Taken>& taken) {
+                                     const std::vector<Taken>& taken, const Setting& setting) {
   if (op.supports && !op.supports(problem).is_ok()) return std::nullopt;
   const bench::DeviceInputs inputs(op.name, pass, problem, backend, op.derive_on(backend, 1), gap);
   const bench::DeviceOutputs outputs(op.name, pass, problem, backend, 2 * gap,
@@ -63,7 +63,7 @@ std::optional<HostValues> outputs_of(const bench::TensorOperatorData& op, const 
   outputs.add_to(refs);
   for (const Taken& pair : taken) refs.set(pair.output, refs.tensor<4>(pair.input));
   pass.check(refs);
-  const auto call = pass.decide(backend, threads, refs, {variant, {}});
+  const auto call = pass.decide(backend, threads, refs, {variant, setting});
   if (!call->status().is_ok()) return std::nullopt;
   const bench::Buffer workspace = poisoned_workspace(backend, call->workspace_bytes());
   call->launch(workspace.workspace());

@@ -112,13 +112,15 @@ std::unique_ptr<bench::DecidedCall> decide(const Exec& exec, const bench::Tensor
                                                    const bench::Pass& pass, Backend backend,
                                                    int threads, const Problem& problem,
                                                    const std::string& variant, std::int64_t gap = 0,
-                                                   const std::vector<Taken>& taken = {});
+                                                   const std::vector<Taken>& taken = {},
+                                                   const Setting& setting = {});
 template <class Op, class Pass, class Exec>
 std::optional<HostValues> outputs_of(const Exec& exec, const Problem& problem,
                                      const std::string& variant, std::int64_t gap = 0,
-                                     const std::vector<Taken>& taken = {}) {
+                                     const std::vector<Taken>& taken = {},
+                                     const Setting& setting = {}) {
   return outputs_of(bench::data_of<Op>(), Pass::data(), backend_of<Exec>(), threads_of(exec),
-                    problem, variant, gap, taken);
+                    problem, variant, gap, taken, setting);
 }
 
 /// The output `out`, or `dx` of the backward pass, by a variant on the default execution space.
