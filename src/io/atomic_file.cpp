@@ -124,7 +124,8 @@ bool is_same(int descriptor, const fs::path& path) {
 
 Folders::Folders(const fs::path& file, const fs::path& named) {
   std::error_code error;
-  for (fs::path at = folder_of(file); !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+  for (fs::path at = folder_of(file); !at.empty() && !fs::exists(at, error);
+       at = at.parent_path()) {
     made_.push_back(at);
   }
   fs::create_directories(folder_of(file), error);
