@@ -56,7 +56,11 @@ class Runtime {
   void run(const Place& place, int threads, F&& f) {
     if (place.on_host()) {
       return run(threads, [&](const Host& exec) {
-        f(exec, [&](std::size_t bytes) { return Workspace(workspace(bytes)); });
+        Kokkos::View<std::byte*, Kokkos::HostSpace> held;  // until the work is done
+        f(exec, [&](std::size_t bytes) {
+          held = workspace(bytes);
+          return Workspace(held);
+        });
         exec.fence("katt::python::run");
       });
     }
@@ -85,7 +89,7 @@ class Runtime {
   void start();
   const Host& instance(int threads);
   void check_threads(const char* name, int threads) const;
-  /// Memory for a call on the host, valid until the next one.
+  /// Memory for a call on the host; beyond most_kept_bytes it is the caller's alone.
   Kokkos::View<std::byte*, Kokkos::HostSpace> workspace(std::size_t bytes);
 
   std::mutex mutex_;

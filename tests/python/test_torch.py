@@ -121,6 +121,11 @@ def test_ternary_linear():
         close(found, expected)
 
 
+def test_no_rows_are_quantised():
+    out_q, scale = katt.rmsnorm_quantized(torch.zeros(0, 64), torch.ones(64))  # memory at a null pointer
+    assert out_q.shape == (0, 64) and scale.shape == (0,)
+
+
 def test_a_gradient_that_is_no_number():
     """As of a loss scale that overflows: the step is skipped, not the program ended."""
     for scale in (float("inf"), float("nan")):
@@ -281,6 +286,21 @@ attend({length}, mask)
 assert float(mask.grad.abs().max()) > 0
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_after_naive_do_not_take_its_rounded_scores(dtype):
+    torch.manual_seed(1)
+    q, k, v, dout = ((torch.randn(1, 2, 64, 64) * size).to(dtype) for size in (6, 6, 1, 1))
+    bias = torch.zeros(64, 64, dtype=dtype)
+    bias[-24:] = -1000
+    made = {}
+    for variant in ("naive", "flash"):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v, bias)]
+        out = katt.torch.attention(*leaves[:3], bias=leaves[3].expand(1, 1, 64, 64), variant=variant)
+        made[variant] = torch.autograd.grad(out, leaves, dout)
+    for naive, flash in zip(made["naive"], made["flash"], strict=True):
+        torch.testing.assert_close(naive.float(), flash.float(), atol=0.02 * flash.abs().max().item(), rtol=0)
 
 
 def test_gradients_of_a_mask_store_no_scores():

@@ -103,7 +103,9 @@ def _gradients(ctx, dout, dlse):
     if dout is None and dlse is None:
         return (None,) * 15
     dout = torch.zeros_like(out) if dout is None else dout
-    *numbers, _for_backward, _variant = ctx.numbers
+    *numbers, _for_backward, variant = ctx.numbers
+    if variant == "naive" and q.dtype != torch.float32:  # its lse belongs to scores rounded to the dtype
+        out, lse = _attention(q, k, v, bias, *masks, *numbers, True, "auto")
     with_bias, full = ctx.needs_input_grad[3], _has_full_backward(q)
     dq, dk, dv, made = _attention_backward(dout, dlse if full else None, q, k, v, out, lse, bias, *masks, *numbers,
                                            with_bias and full)  # fmt: skip
@@ -170,7 +172,8 @@ def attention(
     computed on the CPU alone.
 
     causal, window, bias, softcap, scale, alibi_slopes, kv_lengths, block_mask: as in katt.attention.
-    variant: of the forward pass; the backward pass takes its fastest one.
+    variant: of the forward pass; the backward pass takes its fastest one. After "naive" in 16 bits, whose lse belongs to
+    rounded scores, that repeats the forward pass.
 
     ValueError as in katt.attention, and for a scale or softcap that is a tensor.
     """

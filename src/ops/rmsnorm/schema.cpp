@@ -16,7 +16,7 @@ void check_rows(const auto& args) {
 void check(const ForwardArgs& args) {
   check_rows(args);
   op::check<forward_schema>(args);
-  if (args.out.extent[1] <= 0 && args.out_q == nullptr) {
+  if (args.out.extent[1] <= 0 && args.out_q == nullptr && args.tokens() > 0) {
     throw InputError("rmsnorm: out: missing, expected it or out_q");
   }
 }
