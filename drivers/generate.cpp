@@ -33,6 +33,8 @@ constexpr const char* generate_usage =
 /// this many rows, and each row keeps the bits that it has alone
 /// (ops/linear/gemm/inner/products.hpp).
 constexpr std::int64_t default_batch = 64;
+/// Query heads of a K/V head that attention to a paged cache takes (ops/attention/decode/decode.cpp).
+constexpr std::int64_t most_group = 64;
 constexpr std::int64_t bytes_of_a_text = 256;
 constexpr const char* no_tokenizer =
     "katt has no tokenizer: --tokens takes ids, and katt.Llama in Python takes a text";
@@ -196,7 +198,8 @@ int generate_command(const Invocation& invocation) {
   line.option("--text", "prompt as a text, for models of bytes; the answer is one, too");
   line.option("--prompt", "", "");  // not in the help: what others call a text
   line.option("--prompts", "file of prompts, token ids, one a line: all in one batch", files({""}));
-  line.option("--batch", "most prompts continued at once (default: 64)");
+  line.option("--batch",
+              "most prompts continued at once (default: 64; in 16 bits tokens may differ beyond)");
   line.option("--window", "with --prompts: positions kept of a sequence (default: all)");
   line.option("--sinks", "with --window: first positions that are kept, too (default: 0)");
   line.option("--out", "HDF5 file for the dataset tokens, (prompts, new tokens), -1 behind an end",
@@ -258,7 +261,11 @@ int generate_command(const Invocation& invocation) {
   const std::int64_t window = line.count("--window", 1, 0);
   const std::int64_t sinks = line.count("--sinks", 0, 0);
   if (sinks > 0 && window == 0) throw InputError("--sinks: expected with --window");
-  for (std::size_t i = 0; window > 0 && i < prompts.size(); ++i) {
+  nn::SessionOptions of_session{.capacity = std::ssize(prompts.front()) + how.max_new_tokens};
+  if (prompts_file) {
+    of_session = nn::session_for(prompts, how.max_new_tokens, batch, window, sinks);
+  }
+  for (std::size_t i = 0; of_session.window > 0 && i < prompts.size(); ++i) {
     if (std::ssize(prompts[i]) <= most) continue;
     throw InputError(line_of(*prompts_file, i) + ": holds " + std::to_string(prompts[i].size()) +
                      " tokens, expected at most " + std::to_string(most) +
@@ -276,16 +283,19 @@ int generate_command(const Invocation& invocation) {
   const Runtime runtime(options.threads, options.device);
   visit_backend(options.backend, options.threads, [&](const auto& exec) {
     allocate_scratch(exec);
-    nn::SessionOptions of_session{.capacity = std::ssize(prompts.front()) + how.max_new_tokens};
     if (!text) {
-      const std::int64_t vocabulary = nn::read_config(options.folder).vocab_size;
+      const nn::LlamaConfig config = nn::read_config(options.folder);
+      const std::int64_t vocabulary = config.vocab_size;
+      const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
+      if (prompts_file && group > most_group) {
+        throw InputError("--prompts: the model has " + std::to_string(group) +
+                         " query heads a K/V head, expected at most " + std::to_string(most_group) +
+                         "; --tokens continues one prompt");
+      }
       for (std::size_t i = 0; i < prompts.size(); ++i) {
         check_vocabulary(prompts[i], prompts_file ? line_of(*prompts_file, i) : "--tokens",
                          vocabulary);
       }
-    }
-    if (prompts_file) {
-      of_session = nn::session_for(prompts, how.max_new_tokens, batch, window, sinks);
     }
     of_session.chunk = most;
     of_session.graphs = !no_graph;

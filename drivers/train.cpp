@@ -88,6 +88,10 @@ void copy_companions(const TrainCommandLine& line, const std::filesystem::path& 
     io::write_file(out / name,
                    io::impl::read_text(folder / name, max_companion_bytes, "a file of a model"));
   }
+  if (!line.overwrite) return;
+  std::error_code ignored;  // those of a model that was there before
+  for (const std::string& name : line.companions(false))
+    std::filesystem::remove(out / name, ignored);
 }
 
 template <class Exec>

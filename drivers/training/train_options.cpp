@@ -130,13 +130,13 @@ void TrainCommandLine::read_config() {
   }
 }
 
-std::vector<std::string> TrainCommandLine::companions() const {
+std::vector<std::string> TrainCommandLine::companions(bool present) const {
   std::vector<std::string> found;
   for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
                            "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
                            "vocab.json", "merges.txt", "chat_template.jinja"}) {
     std::error_code ignored;
-    if (std::filesystem::exists(std::filesystem::path(model.folder) / name, ignored)) {
+    if (std::filesystem::exists(std::filesystem::path(model.folder) / name, ignored) == present) {
       found.emplace_back(name);
     }
   }

@@ -36,8 +36,9 @@ class TrainCommandLine {
   [[nodiscard]] RunOptions run_options() const;
   [[nodiscard]] training::TokenData data(std::int64_t vocab_size) const;
   /// The files of the model's folder that a trained model needs as well, and of which --out gets a
-  /// copy: tokenizer and settings of generation, by their names in Hugging Face's folders.
-  [[nodiscard]] std::vector<std::string> companions() const;
+  /// copy: tokenizer and settings of generation, by their names in Hugging Face's folders. Unless `present`, those
+  /// that it lacks.
+  [[nodiscard]] std::vector<std::string> companions(bool present = true) const;
   /// Throws InputError when an existing output is neither resumed nor replaced, and when an output
   /// is an input or another output.
   void check_output() const;

@@ -82,12 +82,13 @@ class Sequence {
 using Logits = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 Logits logits(Model& model, const std::vector<std::int64_t>& ids) {
+  if (ids.empty()) throw InputError("logits: ids: is empty, expected token ids");
   auto all = std::make_unique<std::vector<float>>();
   Runtime::get().run(model.threads(), [&](const Host&) {
     nn::Session<Host> session(model.model(), {.capacity = static_cast<std::int64_t>(ids.size())});
     *all = session.append(ids, true);
   });
-  const std::size_t vocab_size = all->size() / ids.size();  // append() refuses an empty text
+  const std::size_t vocab_size = all->size() / ids.size();
   float* const data = all->data();
   const nb::capsule owner(
       all.release(), [](void* held) noexcept { delete static_cast<std::vector<float>*>(held); });

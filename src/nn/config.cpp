@@ -154,8 +154,11 @@ rope::FrequencyArgs rope_of(const std::string& name, const Table& top,
   rope.factor = table.positive("factor", std::nullopt);
   rope.low_freq_factor = table.positive("low_freq_factor", std::nullopt);
   rope.high_freq_factor = table.positive("high_freq_factor", std::nullopt);
-  rope.original_max_position = table.size("original_max_position_embeddings", std::int64_t{1} << 40,
-                                          max_position_embeddings);
+  // As in transformers, that of the whole configuration goes before that of the table.
+  constexpr const char* original = "original_max_position_embeddings";
+  constexpr std::int64_t most = std::int64_t{1} << 40;
+  rope.original_max_position =
+      top.size(original, most, table.size(original, most, max_position_embeddings));
   if (rope.high_freq_factor <= rope.low_freq_factor) {
     table.refuse("high_freq_factor", "more than low_freq_factor");
   }

@@ -151,6 +151,15 @@ def test_resume_begins_again_after_a_killed_first_save(katt_with_files, name):
     assert not list((katt.folder / "out").glob("*-of-*"))
 
 
+def test_overwrite_leaves_no_companion_of_the_model_before(katt_with_files):
+    katt = katt_with_files
+    (katt.folder / "model" / "tokenizer.json").write_text("of the model")
+    katt.runs(*TRAIN, "--out", "out")
+    (katt.folder / "model" / "tokenizer.json").unlink()
+    katt.runs(*TRAIN, "--out", "out", "--overwrite")
+    assert not (katt.folder / "out" / "tokenizer.json").exists()
+
+
 @pytest.mark.parametrize("option", ["--overwrite", "--resume"])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "training_state.safetensors"])
 def test_a_folder_in_the_place_of_a_saved_file(katt_with_files, name, option):

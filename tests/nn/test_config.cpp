@@ -104,6 +104,8 @@ TEST(Config, ReadsBothFormsOfRope) {
     EXPECT_EQ(rope.factor, 8.0);
     EXPECT_EQ(rope.original_max_position, 8192);
   }
+  recent["original_max_position_embeddings"] = 4096;
+  EXPECT_EQ(parse(recent).rope.original_max_position, 4096) << "as transformers";
   recent["rope_scaling"] = recent["rope_parameters"];
   EXPECT_EQ(parse(recent).rope.scaling, rope::Scaling::llama3);
   recent["rope_scaling"]["factor"] = 4.0;

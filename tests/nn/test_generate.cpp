@@ -238,6 +238,7 @@ TYPED_TEST(Generate, KeepsAWindowAndSinks) {
   const Prompts expected = alone(model, prompts, how);
   const auto all = nn::session_for(prompts, how.max_new_tokens, 3, 60, 4);
   EXPECT_EQ(together(model, prompts, how, all), expected) << "nothing is evicted";
+  EXPECT_EQ(all.window, 0) << "a window that is never full costs nothing";
   const auto few = nn::session_for(prompts, how.max_new_tokens, 3, 8, 2);
   const Prompts batch = together(model, prompts, how, few);
   for (std::size_t i = 0; i < prompts.size(); ++i) {

@@ -219,23 +219,29 @@ TEST(LlamaFiles, RefusesACheckpointOfAnotherModel) {
   EXPECT_TRUE(test::contains(refusal("tie_word_embeddings", false), "lm_head.weight: is missing"));
 }
 
-TEST(LlamaFiles, PassesOverAHeadBesideTiedEmbeddings) {  // as transformers does
+TEST(LlamaFiles, PassesOverAHeadThatIsACopyOfTiedEmbeddings) {  // as transformers does
   const nn::LlamaConfig untied = test::small_config();
   const nn::ParameterLayout layout(untied);
-  const std::vector<float> zeros(static_cast<std::size_t>(layout.size()));
-  std::vector<io::SafetensorsTensor> tensors;
-  for (const nn::Parameter& parameter : layout.parameters()) {
-    tensors.push_back({parameter.name, Dtype::f32, parameter.shape,
-                       std::span(zeros).first(static_cast<std::size_t>(parameter.size()))});
-  }
   const test::TemporaryFolder folder;
-  io::write_safetensors(folder / "model.safetensors", tensors, {});
   nlohmann::json config = nlohmann::json::parse(untied.json);
   config["tie_word_embeddings"] = true;
   test::write_bytes(folder / "config.json", config.dump());
-  EXPECT_EQ(test::message_of<InputError>(
-                [&] { (void)nn::open_model(serial_host(), folder.path(), Dtype::f32, 0); }),
-            "");
+  const auto refusal = [&](float last_of_head) {
+    std::vector<float> zeros(static_cast<std::size_t>(layout.size()));
+    zeros.back() = last_of_head;
+    std::vector<io::SafetensorsTensor> tensors;
+    for (const nn::Parameter& parameter : layout.parameters()) {
+      const auto size = static_cast<std::size_t>(parameter.size());
+      const bool is_head = parameter.name == "lm_head.weight";
+      tensors.push_back({parameter.name, Dtype::f32, parameter.shape,
+                         is_head ? std::span(zeros).last(size) : std::span(zeros).first(size)});
+    }
+    io::write_safetensors(folder / "model.safetensors", tensors, {});
+    return test::message_of<InputError>(
+        [&] { (void)nn::open_model(serial_host(), folder.path(), Dtype::f32, 0); });
+  };
+  EXPECT_EQ(refusal(0.0F), "");
+  EXPECT_TRUE(test::contains(refusal(1.0F), "lm_head.weight: differs from model.embed_tokens"));
 }
 
 }  // namespace

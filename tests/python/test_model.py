@@ -206,6 +206,8 @@ def test_refusals(model, tmp_path):
         model.generate("hello")
     with pytest.raises(ValueError, match="prompt: is empty"):
         model.generate([])
+    with pytest.raises(ValueError, match="logits: ids: is empty"):
+        model.logits([])
     with pytest.raises(ValueError, match="max_new_tokens: holds 0"):
         model.generate([1], 0)
     with pytest.raises(ValueError, match="dtype f64: unknown"):

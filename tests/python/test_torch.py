@@ -489,6 +489,14 @@ def test_transformers(name):
     assert (ours[3] == theirs[3]).all()
 
 
+def test_transformers_refuses_models_that_compute_attention_themselves():
+    transformers = pytest.importorskip("transformers")
+    kt.register_transformers()
+    config = transformers.BloomConfig(vocab_size=97, hidden_size=64, n_layer=1, n_head=4, attn_implementation="katt")
+    with pytest.raises(ValueError, match="attn_implementation katt: BloomModel: computes attention itself"):
+        transformers.BloomForCausalLM(config)(torch.tensor([[5, 6, 7]]))
+
+
 def test_transformers_refuses_other_attentions():
     from katt.torch._transformers import attention_forward
 

@@ -18,8 +18,14 @@ def register_transformers(name: str = "katt") -> None:
 def model_mask(*args, config=None, allow_is_causal_skip=True, **options):
     """The mask of "sdpa", but never left out where layers share keys: before those Gemma 4 drops queries, and takes
     care only for the name "sdpa" that the others need a mask then."""
+    from transformers import MODEL_MAPPING
     from transformers.masking_utils import sdpa_mask
 
+    models = MODEL_MAPPING.get(type(config), None) or ()
+    models = models if isinstance(models, tuple) else (models,)
+    if models and not any(m._supports_sdpa or m._supports_attention_backend for m in models):
+        name = models[0].__name__
+        raise ValueError(f"attn_implementation katt: {name}: computes attention itself, expected a model that does not")
     skips = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", 0)
     return sdpa_mask(*args, allow_is_causal_skip=skips, **options)
 

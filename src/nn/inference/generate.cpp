@@ -91,6 +91,7 @@ SessionOptions session_for(std::span<const std::vector<std::int64_t>> prompts,
     const std::int64_t kept = window > 0 ? std::min(length, window + sinks) : length;
     pages.push_back((kept + page_size - 1) / page_size);
   }
+  if (window + sinks >= options.capacity) options.window = options.sinks = 0;  // nothing leaves
   std::ranges::sort(pages, std::greater<>());
   pages.resize(std::min(pages.size(), static_cast<std::size_t>(batch)));
   options.pages = std::accumulate(pages.begin(), pages.end(), std::int64_t{0});

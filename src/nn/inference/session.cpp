@@ -67,6 +67,10 @@ Session<Exec>::Session(const Exec& exec, const LlamaConfig& config, Dtype dtype,
   if (const ranks::Layout& layout = options_.groups.place.layout; layout.replicas() > 1) {
     throw std::invalid_argument("a session has tensor parallel ranks and stages alone");
   }
+  if (options_.capacity < 1 || options_.chunk < 1) {
+    throw InputError("session: capacity " + std::to_string(options_.capacity) + ", chunk " +
+                     std::to_string(options_.chunk) + ": expected at least 1 each");
+  }
   drop_repeated_biases(weights_, slice_);
   options_.chunk = std::min(options_.chunk, options_.capacity);
   repeats_tokens_ = can_repeat_tokens();

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <numbers>
 #include <regex>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "core/execution.hpp"
@@ -52,6 +55,25 @@ class Store {
   DeviceMemory<Exec> values_;  ///< a tensor to pack
 };
 
+/// Refuses a head beside tied embeddings that is not their copy, which transformers does not tie.
+void check_tied(const io::Safetensors& file, const Parameter& embeddings) {
+  constexpr const char* head = "lm_head.weight";
+  if (!file.has(head)) return;
+  file.check(head, embeddings.whole);
+  constexpr std::int64_t piece = std::int64_t{1} << 20;
+  std::vector<float> ours(piece), theirs(piece);
+  for (std::int64_t first = 0; first < embeddings.size(); first += piece) {
+    const auto count = static_cast<std::size_t>(std::min(piece, embeddings.size() - first));
+    const std::span a(ours.data(), count), b(theirs.data(), count);
+    file.read(embeddings.name, embeddings.whole, first, a);
+    file.read(head, embeddings.whole, first, b);
+    if (std::memcmp(a.data(), b.data(), a.size_bytes()) != 0) {
+      throw InputError(std::string(head) + ": differs from " + embeddings.name +
+                       ", expected the same with tie_word_embeddings true in config.json");
+    }
+  }
+}
+
 /// Refuses a checkpoint with tensors that the model does not have, except the ones that
 /// transformers ignores.
 void check_tensors(const LlamaConfig& config, const ParameterLayout& layout,
@@ -63,6 +85,9 @@ void check_tensors(const LlamaConfig& config, const ParameterLayout& layout,
   const ParameterLayout whole(config);
   for (const Parameter& parameter : whole.parameters()) {
     known.insert(parameter.name);
+    if (config.tie_word_embeddings && parameter.name == "model.embed_tokens.weight") {
+      check_tied(file, parameter);
+    }
   }
   for (const std::string& name : file.names()) {
     const bool is_passed_over = name.ends_with("rotary_emb.inv_freq") ||
