@@ -122,22 +122,6 @@ bool is_same(int descriptor, const fs::path& path) {
          open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
-Folders::Folders(const fs::path& file, const fs::path& named) {
-  std::error_code error;
-  for (fs::path at = folder_of(file); !at.empty() && !fs::exists(at, error);
-       at = at.parent_path()) {
-    made_.push_back(at);
-  }
-  fs::create_directories(folder_of(file), error);
-  if (!error) return;
-  for (const fs::path& folder : made_) (void)::rmdir(folder.c_str());
-  throw_unwritable(named, error.value());
-}
-
-Folders::~Folders() {
-  for (const fs::path& folder : made_) (void)::rmdir(folder.c_str());
-}
-
 RemovedOnSignal::RemovedOnSignal(const char* path) : slot_(0) {
   owner = ::getpid();
   for (; slot_ < removed_on_signal.size(); ++slot_) {
@@ -172,7 +156,9 @@ AtomicFile::AtomicFile(const fs::path& path) : named_(path), target_(written_pat
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     throw InputError(path.string() + ": is not a regular file, expected the name of a file");
   }
-  folders_.emplace(target_, path);
+  fs::create_directories(folder_of(target_), error);
+  if (error) impl::throw_unwritable(path, error.value());
+
   remove_leftovers(target_);
   struct stat old {};
   const bool replaces = ::stat(target_.c_str(), &old) == 0;

@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <vector>
 
 namespace katt::io {
 
@@ -21,20 +20,6 @@ namespace impl {
 
 /// True when the path still names the open file.
 [[nodiscard]] bool is_same(int descriptor, const std::filesystem::path& path);
-
-/// The folders above a file. Those that were missing are made, and go with this object where they are
-/// still empty: a refused command leaves none.
-class Folders {
- public:
-  /// Throws as throw_unwritable(), naming `named`.
-  Folders(const std::filesystem::path& file, const std::filesystem::path& named);
-  ~Folders();
-  Folders(const Folders&) = delete;
-  Folders& operator=(const Folders&) = delete;
-
- private:
-  std::vector<std::filesystem::path> made_;  ///< the deepest first
-};
 
 /// Makes a signal that ends the program (end_by_signal()) remove a file, while this object lives.
 class RemovedOnSignal {
@@ -61,7 +46,7 @@ class AtomicFile {
   /// and an empty scratch file. Throws InputError naming the path when that is not possible, or
   /// when the path is not a regular file; std::runtime_error on a full disk.
   explicit AtomicFile(const std::filesystem::path& path);
-  /// Removes the scratch file unless commit() has made it the file, and then the folders made for it.
+  /// Removes the scratch file unless commit() has made it the file.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -80,7 +65,6 @@ class AtomicFile {
  private:
   std::filesystem::path named_;   ///< as the caller writes it, for messages
   std::filesystem::path target_;  ///< the target of its links
-  std::optional<impl::Folders> folders_;
   std::filesystem::path temporary_;
   int descriptor_ = -1;
   std::optional<impl::RemovedOnSignal> on_signal_;

@@ -106,8 +106,12 @@ fs::path lock_of(const fs::path& path) {
   return lock;
 }
 
-FileLock::FileLock(const fs::path& path, IfTaken if_taken, bool stays)
-    : path_(lock_of(path)), folders_(path_, path) {
+FileLock::FileLock(const fs::path& path, IfTaken if_taken, bool stays) {
+  const fs::path target = written_path(path);
+  std::error_code error;
+  if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
+  if (error) impl::throw_unwritable(path, error.value());
+  path_ = lock_of(path);
   while (true) {
     descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) impl::throw_unwritable(path, errno);

@@ -48,7 +48,6 @@ class FileLock {
 
  private:
   std::filesystem::path path_;
-  impl::Folders folders_;
   int descriptor_ = -1;
   std::optional<impl::RemovedOnSignal> on_signal_;
 };

@@ -62,18 +62,6 @@ TEST(AtomicFile, OfSeveralWritersOneIsWhole) {
   EXPECT_FALSE(test::holds_a_part(folder.path()));
 }
 
-TEST(AtomicFile, FoldersMadeForItStayWithTheFileAlone) {
-  const TemporaryFolder folder;
-  { const AtomicFile unfinished(folder / "a/b/x"); }
-  EXPECT_FALSE(std::filesystem::exists(folder / "a"));
-  std::filesystem::create_directory(folder / "a");
-  { const FileLock refused(folder / "a/b/x"); }
-  EXPECT_TRUE(std::filesystem::exists(folder / "a"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "a/b"));
-  write_file(folder / "a/b/x", "new");
-  EXPECT_EQ(test::read_bytes(folder / "a/b/x"), "new");
-}
-
 TEST(AtomicFile, RemovesWhatTheDeadLeftAndNothingElse) {
   const TemporaryFolder folder;
   in_a_child([&] {
