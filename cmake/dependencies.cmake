@@ -30,17 +30,27 @@ find_library(
   KATT_BLAS_LIBRARY openblas
   PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-${KATT_BLAS_FLAVOUR}
   NO_DEFAULT_PATH)
-find_library(KATT_BLAS_LIBRARY openblas REQUIRED)
+# Elsewhere, as on Fedora, the flavours have names, and the plain one has no threads.
+set(named openblaso openblas)
+if(KATT_BLAS_FLAVOUR STREQUAL "pthread")
+  set(named openblasp openblas)
+endif()
+find_library(KATT_BLAS_LIBRARY NAMES ${named} REQUIRED)
 
 # By path, as OpenBLAS: hwloc has no package of CMake. Kokkos' own option for it stays off.
 find_path(KATT_HWLOC_INCLUDE hwloc.h REQUIRED)
 find_library(KATT_HWLOC_LIBRARY hwloc REQUIRED)
 mark_as_advanced(KATT_HWLOC_INCLUDE KATT_HWLOC_LIBRARY)
 
-# An installed Kokkos must have the backends asked for, and no others: CUDA changes the compiler.
+# An installed Kokkos must have the backends asked for, and no others: CUDA changes the compiler. It brings its own options
+# of the CPU, of bounds and of sanitizers, so where one is asked for the pinned source is built.
 # Sets RESULT to whether it has, and says why it has not.
 function(katt_kokkos_suits RESULT)
   set(${RESULT} FALSE PARENT_SCOPE)
+  if(KATT_CPU IN_LIST katt_levels OR KATT_BOUNDS_CHECKS OR KATT_SANITIZE STREQUAL "thread")
+    message(STATUS "Kokkos in ${Kokkos_DIR} passed over: it has options of its own")
+    return()
+  endif()
   if(NOT "OPENMP" IN_LIST Kokkos_DEVICES)
     message(STATUS "Kokkos in ${Kokkos_DIR} passed over: it lacks OPENMP")
     return()

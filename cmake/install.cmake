@@ -32,6 +32,10 @@ install(
   PATTERN "report" EXCLUDE)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/katt)
 install(EXPORT katt-targets NAMESPACE katt:: DESTINATION ${package_dir})
+set(katt_brings_kokkos FALSE)
+if(katt_kokkos_prefix)
+  set(katt_brings_kokkos TRUE)
+endif()
 configure_package_config_file(cmake/kattConfig.cmake.in ${PROJECT_BINARY_DIR}/kattConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/kattConfigVersion.cmake
@@ -40,7 +44,7 @@ install(
   FILES ${PROJECT_BINARY_DIR}/kattConfig.cmake ${PROJECT_BINARY_DIR}/kattConfigVersion.cmake
         cmake/katt_cuda_language.cmake
   DESTINATION ${package_dir})
-if(katt_kokkos_prefix)
+if(katt_brings_kokkos)
   install(
     DIRECTORY ${katt_kokkos_prefix}/
     DESTINATION .

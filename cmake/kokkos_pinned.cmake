@@ -13,6 +13,8 @@ set(katt_kokkos_options
     -DKokkos_ARCH_${katt_kokkos_cpu}=ON
     -DKokkos_ENABLE_DEBUG_BOUNDS_CHECK=${KATT_BOUNDS_CHECKS})
 cmake_path(GET KATT_BLAS_LIBRARY PARENT_PATH katt_blas_dir)
+cmake_path(GET KATT_BLAS_LIBRARY STEM katt_blas_name)
+string(REGEX REPLACE "^lib" "" katt_blas_name ${katt_blas_name})
 set(katt_kernels_options
     -DCMAKE_BUILD_TYPE=Release
     -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
@@ -26,7 +28,7 @@ set(katt_kernels_options
     -DKokkosKernels_ENABLE_TPL_LAPACK=OFF
     -DKokkosKernels_ENABLE_TPL_CUSPARSE=OFF
     -DKokkosKernels_ENABLE_TPL_CUSOLVER=OFF
-    -DBLAS_LIBRARIES=openblas
+    -DBLAS_LIBRARIES=${katt_blas_name}
     -DBLAS_LIBRARY_DIRS=${katt_blas_dir}
     # gfortran's convention, which OpenBLAS follows; detecting it would take a Fortran compiler.
     "-DF77_BLAS_MANGLE=(name,NAME) name ## _")
@@ -119,7 +121,12 @@ function(katt_build_kokkos)
   file(GLOB source ${work}/pycompadre-*)
   katt_quietly("Patching Kokkos" ${work}/patch.log patch -p1 -d ${source}/kokkos -i
                ${katt_kokkos_patch})
-  set(configure ${CMAKE_COMMAND} -G Ninja -DCMAKE_MAKE_PROGRAM=${CMAKE_MAKE_PROGRAM}
+  set(generator Ninja)
+  if(CMAKE_GENERATOR MATCHES "Makefiles")
+    set(generator ${CMAKE_GENERATOR})
+  endif()
+  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+  set(configure ${CMAKE_COMMAND} -G ${generator} -DCMAKE_MAKE_PROGRAM=${CMAKE_MAKE_PROGRAM}
                 -DCMAKE_INSTALL_PREFIX=${katt_kokkos_prefix})
   foreach(part kokkos kokkos-kernels)
     set(options ${katt_kokkos_options})
@@ -129,7 +136,7 @@ function(katt_build_kokkos)
     katt_quietly("Configuring ${part}" ${work}/${part}-configure.log ${configure} ${options} -S
                  ${source}/${part} -B ${work}/${part})
     katt_quietly("Building ${part}" ${work}/${part}-build.log ${CMAKE_COMMAND} --build
-                 ${work}/${part} --target install)
+                 ${work}/${part} --target install --parallel ${cores})
   endforeach()
   file(REMOVE_RECURSE ${work})
   file(TOUCH ${katt_kokkos_prefix}/complete)

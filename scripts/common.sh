@@ -51,11 +51,11 @@ install_packages() {
     die "apt-get could not install ${missing[*]}; see build/apt.log"
 }
 
-# The address of this machine's first source of packages.
+# The address of this machine's first source of Debian's own packages.
 debian_mirror() {
   local site
   # shellcheck disable=SC2016 # APT's own variable
-  site=$(apt-get indextargets --format '$(SITE)' | head -n 1)
+  site=$(apt-get indextargets --format '$(SITE)' 'Origin: Debian' 'Label: Debian' | head -n 1)
   echo "${site%/}"
 }
 
@@ -63,7 +63,7 @@ debian_mirror() {
 # requirements and a package of this tree, unless it is up to date.
 make_environment() {
   local venv=build/$1 requirements=$2 package=${3:-} stamp
-  stamp=$(cat "$requirements" ${package:+"$package/pyproject.toml"} <(pwd) | sha256sum)
+  stamp=$(cat "$requirements" ${package:+"$package/pyproject.toml"} <(pwd) <(python3 --version) | sha256sum)
   if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
     return 0
   fi
