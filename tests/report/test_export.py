@@ -1,6 +1,7 @@
 """Rows, logs and profiles for other programs."""
 
 import csv
+import fcntl
 import io
 import json
 import math
@@ -162,6 +163,18 @@ def test_what_is_replaced_keeps_its_link_and_mode(files, tmp_path, capsys):
     status, out, err = run(capsys, "export", files["models"], "--csv", fifo, "--overwrite")
     assert (status, out, err) == (2, "", f"katt-report: --csv {fifo}: holds a device or a FIFO, expected a file\n")
     assert fifo.is_fifo() and sorted(os.listdir(tmp_path)) == ["fifo", "link.csv", "target.csv"]
+
+
+def test_a_file_that_a_sweep_is_writing_stays(files, tmp_path, capsys):
+    target, lock = tmp_path / "r.h5", tmp_path / ".r.h5.katt-lock"
+    target.write_text("rows")
+    lock.write_text("123 host")
+    with open(lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, out, err = run(capsys, "export", files["seqlen"], "--csv", target, "--overwrite")
+    assert (status, out) == (2, "") and target.read_text() == "rows"
+    assert err == f"katt-report: --csv {target}: holds a file that process 123 is writing, expected one writer at a time\n"
+    assert run(capsys, "export", files["seqlen"], "--csv", target, "--overwrite")[0] == 0, "left by a killed process"
 
 
 def test_a_full_disk(files, tmp_path, repository):

@@ -145,6 +145,26 @@ def check_file(option: str, path: Path, inputs: Iterable[Path], overwrite: bool)
         raise InputError(f"{option} {path}".strip(), "a device or a FIFO", "a file")
     if path.exists() and not overwrite:
         raise InputError(f"{option} {path}".strip(), "an existing file", "a new one, or --overwrite")
+    if (writer := _writer(path)) is not None:
+        raise InputError(f"{option} {path}".strip(), f"a file that process {writer} is writing", "one writer at a time")
+
+
+def _writer(path: Path) -> str | None:
+    """The number of the process that holds katt's lock on a file (docs/schema.md, "How files are written")."""
+    target = Path(os.path.realpath(path))
+    try:
+        descriptor = os.open(target.with_name(f".{target.name}.katt-lock"), os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(descriptor, 64).decode(errors="replace").split(" ")[0]
+    except OSError:  # a file system without locks
+        pass
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def write_file(path: Path, data: bytes) -> None:
