@@ -77,7 +77,9 @@ def test_resume_and_refusals(katt, ranks):  # noqa: F811
 def test_one_rank_by_itself(katt):
     katt.runs("sweep", "all_reduce", "--bytes", 64, "--rounds", 2, "-o", "out.h5")
     rows = table(katt.folder / "out.h5")
-    assert set(rows["ranks"]) == {1} and set(rows["status"]) == {"ok"} and set(rows["note"]) == {""}
+    assert set(rows["ranks"]) == {1} and set(rows["note"]) == {""}
+    # nothing to do is not 3000 times as fast as MPI
+    assert dict(zip(rows["variant"], rows["status"], strict=True)) == {"mpi": "ok", "rounds": "skipped"}
 
 
 def counts(number):

@@ -223,6 +223,9 @@ class Case final : public bench::Case {
     if (problem_.kind == Kind::send_recv && group_.size() == 1) {
       return Status::skipped("one rank has nobody to send to");
     }
+    if (problem_.kind == Kind::all_reduce && group_.size() == 1 && config.variant != plain) {
+      return Status::skipped("one rank has nothing to add");  // and does nothing, in place
+    }
     return Status::ok();
   }
   std::unique_ptr<bench::Candidate> prepare(const Config& config) override {
