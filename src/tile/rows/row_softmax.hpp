@@ -47,6 +47,11 @@ namespace impl {
 /// Columns between two looks at the maximum of a row: the second look finds them in the first-level cache.
 inline constexpr std::int64_t softmax_block = 1024;
 
+/// Columns of the block that begins at column `begin` of n.
+KOKKOS_FORCEINLINE_FUNCTION std::int64_t block_columns(std::int64_t begin, std::int64_t n) {
+  return n - begin < softmax_block ? n - begin : softmax_block;
+}
+
 /// Asks for what lies a block behind N vectors at `source`.
 template <class V, int N, class T>
 KOKKOS_FORCEINLINE_FUNCTION void ask_ahead(const T* source) {
@@ -65,7 +70,7 @@ KOKKOS_FORCEINLINE_FUNCTION RowStatistics block_statistics(const Team& team, con
   RowStatistics running;
   for (std::int64_t begin = 0; begin < n; begin += softmax_block) {
     const T* x = row + begin;
-    const std::int64_t count = Kokkos::min(softmax_block, n - begin);
+    const std::int64_t count = block_columns(begin, n);
     RowMax<Exec, column_slots> largest(running.max);
     for_pairs<Exec>(team, count, [&]<int N, class V>(std::int64_t c, int slot) {
       V values[N];
@@ -142,7 +147,7 @@ class RowProbabilities {
           (Kept ? Kokkos::exp2((maxima_[begin / impl::softmax_block] - found_.max) * log2e)
                 : 1.0F) /
           found_.sum;
-      for_pairs<Exec>(SoloTeam{}, Kokkos::min(impl::softmax_block, n_ - begin),
+      for_pairs<Exec>(SoloTeam{}, impl::block_columns(begin, n_),
                       [&]<int N, class V>(std::int64_t c, int /*slot*/) {
                         V p[N];
                         if constexpr (!Kept) load_all(row_ + begin + c, p);
