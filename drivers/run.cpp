@@ -118,6 +118,7 @@ int run_command(const Invocation& invocation) {
   io::TensorFile result;
   chosen.run_file(input, options, result);
   if (ranks.rank() > 0) return 0;  // rank 0 has the whole result
+  input.refuse_misspelt();
   tell_threads(most);
   result.write(target);
   if (is_verbose()) {

@@ -129,6 +129,40 @@ TEST(CaseFile, ReadsChunkedAndCompressedData) {
   EXPECT_EQ(input.floats("zeros", {-1}, "(N)").values.size(), std::size_t{1} << 20);
 }
 
+TEST(CaseFile, RefusesAMisspeltNameOnly) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& dataset, const std::string& attribute) {
+    const std::string name = folder / "case.h5";
+    {
+      Hdf5Builder file(name);
+      file.floats("q", {1}, {0});
+      file.floats("weight", {1}, {0});
+      file.floats(dataset, {1}, {0});
+      file.integer(attribute, 1);
+    }
+    const CaseFile input(name);
+    EXPECT_FALSE(input.has("kv_len"));
+    (void)input.floats("q", {1}, "(N)");
+    (void)input.floats("weight", {1}, "(N)");
+    EXPECT_EQ(input.integer("causal", 0), attribute == "causal" ? 1 : 0);
+    try {
+      input.refuse_misspelt();
+    } catch (const InputError& error) {
+      return std::string(error.what()).substr(name.size() + 2);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused("kv_lens", "causal"), "dataset kv_lens: unknown; did you mean kv_len?");
+  EXPECT_EQ(refused("kvlen", "causal"), "dataset kvlen: unknown; did you mean kv_len?");
+  EXPECT_EQ(refused("kv_lem", "causal"), "dataset kv_lem: unknown; did you mean kv_len?");
+  EXPECT_EQ(refused("kv_lne", "causal"), "dataset kv_lne: unknown; did you mean kv_len?");
+  EXPECT_EQ(refused("out", "casual"), "attribute casual: unknown; did you mean causal?");
+  // not of the same letters; too short; beside the name itself
+  EXPECT_EQ(refused("kv_lengths", "is_causal"), "");
+  EXPECT_EQ(refused("k", "batch"), "");
+  EXPECT_EQ(refused("weights", "heads"), "");
+}
+
 TEST(CaseFile, ReadsTheGivenCases) {
   for (const auto& folder : test::case_folders()) {
     int files = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <new>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -19,6 +20,7 @@ using impl::DatasetInfo;
 using impl::ElementKind;
 using impl::Hdf5Input;
 using impl::holds;
+using impl::printable;
 using impl::Scalar;
 
 using Shape = std::vector<std::int64_t>;
@@ -27,6 +29,34 @@ using Shape = std::vector<std::int64_t>;
 std::string expected_shape(const Shape& shape, std::string_view axes) {
   const bool known = std::ranges::any_of(shape, [](std::int64_t n) { return n >= 0; });
   return std::string(axes) + (known ? " = " + impl::shape_text(shape) : "");
+}
+
+/// Whether two words of four letters or more differ by one that is put in, left out or changed, or by
+/// two neighbours that are swapped.
+bool is_misspelt(std::string_view a, std::string_view b) {
+  if (std::min(a.size(), b.size()) < 4) return false;
+  const auto start = std::ranges::mismatch(a, b);
+  a = {start.in1, a.end()};
+  b = {start.in2, b.end()};
+  while (!a.empty() && !b.empty() && a.back() == b.back()) {
+    a.remove_suffix(1);
+    b.remove_suffix(1);
+  }
+  const bool swapped = a.size() == 2 && b.size() == 2 && a[0] == b[1] && a[1] == b[0];
+  return swapped || std::max(a.size(), b.size()) == 1;
+}
+
+/// Throws for the first of `held` that is one of `asked` that `held` lacks, misspelt.
+template <class Reject>
+void refuse_misspelt_name(const std::vector<std::string>& held, const std::set<std::string>& asked,
+                          const Reject& reject) {
+  for (const std::string& wanted : asked) {
+    if (std::ranges::find(held, wanted) != held.end()) continue;
+    for (const std::string& name : held) {
+      if (asked.contains(name) || !is_misspelt(name, wanted)) continue;
+      reject(printable(name), "unknown; did you mean " + wanted + "?");
+    }
+  }
 }
 
 DatasetInfo checked(const Hdf5Input& input, std::string_view name, const Shape& wanted,
@@ -59,12 +89,14 @@ std::vector<T> allocate(const Hdf5Input& input, std::string_view name, std::size
 
 }  // namespace
 
+/// The file, and what it was asked for.
 struct CaseFile::Impl {
   Impl(const std::filesystem::path& path, std::optional<Dtype> stand_in)
       : input(path), dtype(stand_in) {}
 
   /// The attribute, which must be there.
-  Scalar required(std::string_view name, const std::string& expected) const {
+  Scalar required(std::string_view name, const std::string& expected) {
+    asked_attributes.emplace(name);
     std::optional<Scalar> value = input.attribute(name);
     if (!value) input.reject_attribute(name, "is missing, expected " + expected);
     return *std::move(value);
@@ -72,6 +104,7 @@ struct CaseFile::Impl {
 
   Hdf5Input input;
   std::optional<Dtype> dtype;
+  std::set<std::string> asked_datasets, asked_attributes;  ///< whether they are there
 };
 
 CaseFile::CaseFile(const std::filesystem::path& path, std::optional<Dtype> dtype)
@@ -80,10 +113,24 @@ CaseFile::~CaseFile() = default;
 
 const std::filesystem::path& CaseFile::path() const { return impl_->input.path(); }
 
-bool CaseFile::has(std::string_view dataset) const { return impl_->input.has(dataset); }
+bool CaseFile::has(std::string_view dataset) const {
+  impl_->asked_datasets.emplace(dataset);
+  return impl_->input.has(dataset);
+}
 
 bool CaseFile::has_attribute(std::string_view name) const {
+  impl_->asked_attributes.emplace(name);
   return impl_->input.has_attribute(name);
+}
+
+void CaseFile::refuse_misspelt() const {
+  const auto [links, attributes] = impl_->input.root_names();
+  refuse_misspelt_name(links, impl_->asked_datasets, [&](const auto& name, const auto& message) {
+    impl_->input.reject_dataset(name, message);
+  });
+  refuse_misspelt_name(
+      attributes, impl_->asked_attributes,
+      [&](const auto& name, const auto& message) { impl_->input.reject_attribute(name, message); });
 }
 
 Dtype CaseFile::dtype() const {
@@ -132,6 +179,7 @@ double CaseFile::real(std::string_view attribute, double fallback) const {
 }
 
 std::string CaseFile::text(std::string_view attribute, std::string_view fallback) const {
+  impl_->asked_attributes.emplace(attribute);
   const std::optional<Scalar> value = impl_->input.attribute(attribute);
   if (!value) return std::string(fallback);
   if (const auto* text = std::get_if<std::string>(&*value)) return *text;
@@ -140,12 +188,14 @@ std::string CaseFile::text(std::string_view attribute, std::string_view fallback
 
 std::vector<std::int64_t> CaseFile::shape(std::string_view dataset, int rank,
                                           std::string_view axes) const {
+  impl_->asked_datasets.emplace(dataset);
   const Shape any(static_cast<std::size_t>(rank), -1);
   return checked(impl_->input, dataset, any, axes).shape;
 }
 
 FloatTensor CaseFile::floats(std::string_view dataset, const Shape& shape,
                              std::string_view axes) const {
+  impl_->asked_datasets.emplace(dataset);
   const Hdf5Input& input = impl_->input;
   DatasetInfo info = checked(input, dataset, shape, axes);
   if (info.kind != ElementKind::real) {
@@ -180,6 +230,7 @@ std::vector<float> CaseFile::column(std::string_view dataset) const {
 
 IntTensor CaseFile::integers(std::string_view dataset, const Shape& shape,
                              std::string_view axes) const {
+  impl_->asked_datasets.emplace(dataset);
   const Hdf5Input& input = impl_->input;
   DatasetInfo info = checked(input, dataset, shape, axes);
   const bool is_unsigned = info.kind == ElementKind::unsigned_integer;

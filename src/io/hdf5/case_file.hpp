@@ -63,6 +63,9 @@ class CaseFile {
   /// Reads an integer dataset of exactly the given shape (any integer type, converted to int64).
   [[nodiscard]] IntTensor integers(std::string_view dataset, const std::vector<std::int64_t>& shape,
                                    std::string_view axes) const;
+  /// Throws InputError for a dataset or an attribute at the root that was never asked for, where its
+  /// name is one letter from one that was and that the file lacks: `kv_lens`, `casual`.
+  void refuse_misspelt() const;
   /// Throws the InputError that names the dataset, "FILE: dataset NAME: MESSAGE", or the attribute.
   [[noreturn]] void reject(std::string_view name, const std::string& message) const;
 

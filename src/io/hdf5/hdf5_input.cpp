@@ -14,6 +14,7 @@ enum class Verb : std::uint8_t {
   open,
   has,
   has_attribute,
+  root_names,
   attribute,
   attributes_of,
   describe,
@@ -80,6 +81,17 @@ DatasetInfo take_info(MessageReader& answer) {
   return info;
 }
 
+void add(MessageWriter& answer, const std::vector<std::string>& names) {
+  answer.add(std::uint64_t{names.size()});
+  for (const std::string& name : names) answer.add(name);
+}
+
+std::vector<std::string> take_names(MessageReader& answer) {
+  std::vector<std::string> names;
+  for (auto left = answer.take<std::uint64_t>(); left > 0; --left) names.push_back(answer.text());
+  return names;
+}
+
 bool take_truth(MessageReader& answer) { return answer.take<std::uint8_t>() != 0; }
 
 /// Runs in the child.
@@ -95,6 +107,12 @@ void answer_request(std::shared_ptr<Hdf5Reader>& file, const std::filesystem::pa
     case Verb::has_attribute:
       answer.add(static_cast<std::uint8_t>(file->has_attribute(name)));
       break;
+    case Verb::root_names: {
+      const RootNames names = file->root_names();
+      add(answer, names.links);
+      add(answer, names.attributes);
+      break;
+    }
     case Verb::attribute: add(answer, file->attribute(name)); break;
     case Verb::attributes_of: {
       const ScalarMap values = file->attributes_of(name, request.text());
@@ -169,6 +187,13 @@ bool Hdf5Input::has(std::string_view name) const {
 
 bool Hdf5Input::has_attribute(std::string_view name) const {
   return ask(request(Verb::has_attribute, name), name, take_truth);
+}
+
+RootNames Hdf5Input::root_names() const {
+  return ask(request(Verb::root_names, ""), "its root", [](MessageReader& answer) {
+    auto links = take_names(answer);
+    return RootNames{std::move(links), take_names(answer)};
+  });
 }
 
 std::optional<Scalar> Hdf5Input::attribute(std::string_view name) const {

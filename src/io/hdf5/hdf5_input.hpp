@@ -33,6 +33,7 @@ class Hdf5Input : public NamedFile {
   /// The same as the members of Hdf5Reader.
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] bool has_attribute(std::string_view name) const;
+  [[nodiscard]] RootNames root_names() const;
   [[nodiscard]] std::optional<Scalar> attribute(std::string_view name) const;
   [[nodiscard]] ScalarMap attributes_of(std::string_view name, const std::string& expected) const;
   [[nodiscard]] DatasetInfo describe(std::string_view name, const std::string& expected,

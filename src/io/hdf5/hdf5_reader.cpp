@@ -257,8 +257,8 @@ std::optional<Scalar> Hdf5Reader::attribute(std::string_view name) const {
   return read_attribute(attribute, name);
 }
 
-ScalarMap Hdf5Reader::attributes_of(std::string_view name, const std::string& expected) const {
-  const Handle object = open_object(name, expected);
+std::vector<std::string> Hdf5Reader::attribute_names(const Handle& object,
+                                                     std::string_view name) const {
   std::vector<std::string> names;
   const auto collect = [](hid_t, const char* key, const H5A_info_t*, void* out) -> herr_t {
     auto& list = *static_cast<std::vector<std::string>*>(out);
@@ -269,8 +269,26 @@ ScalarMap Hdf5Reader::attributes_of(std::string_view name, const std::string& ex
     reject(std::string(name) + ": its attributes are damaged, or more than " +
            std::to_string(max_attributes));
   }
+  return names;
+}
+
+RootNames Hdf5Reader::root_names() const {
+  RootNames names;
+  const auto collect = [](hid_t, const char* key, const H5L_info_t*, void* out) -> herr_t {
+    static_cast<std::vector<std::string>*>(out)->emplace_back(key);
+    return 0;
+  };
+  if (H5Literate(file_.get(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names.links) < 0) {
+    reject("its root is damaged: " + printable(last_error()));
+  }
+  names.attributes = attribute_names(file_, "/");
+  return names;
+}
+
+ScalarMap Hdf5Reader::attributes_of(std::string_view name, const std::string& expected) const {
+  const Handle object = open_object(name, expected);
   ScalarMap values;
-  for (const std::string& key : names) {
+  for (const std::string& key : attribute_names(object, name)) {
     const std::string shown = std::string(name) + "/" + printable(key);
     const Handle attribute(H5Aopen(object.get(), key.c_str(), H5P_DEFAULT));
     if (!attribute.valid()) reject_attribute(shown, "is damaged: " + printable(last_error()));

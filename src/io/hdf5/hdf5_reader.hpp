@@ -25,6 +25,12 @@ using Scalar = std::variant<std::int64_t, double, std::string>;
 /// The attributes of an object by name.
 using ScalarMap = std::map<std::string, Scalar, std::less<>>;
 
+/// Names at the root of a file.
+struct RootNames {
+  std::vector<std::string> links;  ///< of datasets and groups
+  std::vector<std::string> attributes;
+};
+
 /// The element type of a dataset. Enumerations (numpy's booleans are one) are integers.
 enum class ElementKind : std::uint8_t { real, integer, unsigned_integer, table, other };
 
@@ -68,6 +74,7 @@ class Hdf5Reader : public NamedFile {
   /// True when the root holds a link of that name.
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] bool has_attribute(std::string_view name) const;
+  [[nodiscard]] RootNames root_names() const;
   /// A root attribute, or nothing when it is missing.
   [[nodiscard]] std::optional<Scalar> attribute(std::string_view name) const;
   /// All attributes of the group or dataset at a path. `expected` completes the message where it is
@@ -89,6 +96,8 @@ class Hdf5Reader : public NamedFile {
   /// The group or dataset of that path.
   [[nodiscard]] Handle open_object(std::string_view name, const std::string& expected) const;
   [[nodiscard]] Handle open(std::string_view name, const std::string& expected) const;
+  [[nodiscard]] std::vector<std::string> attribute_names(const Handle& object,
+                                                         std::string_view name) const;
   [[nodiscard]] Scalar read_attribute(const Handle& attribute, std::string_view name) const;
   [[nodiscard]] std::vector<std::int64_t> extents(const Handle& dataset, std::string_view name,
                                                   const std::string& expected) const;
