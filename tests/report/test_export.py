@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import synthetic
 from katt_report import load
+from pyarrow import parquet
 from test_cli import as_a_program, run
 from test_logs import log
 
@@ -58,7 +59,6 @@ def test_only_and_standard_output(files, repository):
 
 
 def test_parquet(files, tmp_path, capsys):
-    parquet = pytest.importorskip("pyarrow.parquet")
     status, _, err = run(capsys, "export", files["seqlen"], "--parquet", tmp_path / "r.parquet")
     assert (status, err) == (0, "")
     table = parquet.read_table(tmp_path / "r.parquet")
