@@ -43,6 +43,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/experiments DESTINATION share/katt COMPO
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION share/doc/katt
         COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/katt RENAME copyright COMPONENT package EXCLUDE_FROM_ALL)
+set(licences "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/katt/licences")
+install(CODE "execute_process(COMMAND \"${source}/../scripts/licences\" \"${licences}\" COMMAND_ERROR_IS_FATAL ANY)"
+        COMPONENT package EXCLUDE_FROM_ALL)
 # The system's libraries, without those that every Linux has.
 install(CODE "
   file(GET_RUNTIME_DEPENDENCIES EXECUTABLES $<TARGET_FILE:katt_program> RESOLVED_DEPENDENCIES_VAR found
@@ -55,6 +58,8 @@ install(CODE "
       file(RPATH_REMOVE FILE \${library})
     endif()
   endforeach()
+  execute_process(COMMAND \"${source}/../scripts/licences\" \"${licences}\" \"$<TARGET_FILE:katt_program>\"
+                  COMMAND_ERROR_IS_FATAL ANY)
   " COMPONENT libraries EXCLUDE_FROM_ALL)
 
 set(CPACK_PACKAGE_NAME katt)
