@@ -6,6 +6,8 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+PLACE = ("op", "pass", "backend")
+
 
 def replace_file(path: Path, data: bytes) -> None:
     """Writes a file that is whole at every instant."""
@@ -15,6 +17,42 @@ def replace_file(path: Path, data: bytes) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def stale_passes(results, tree) -> frozenset[tuple[str, ...]]:
+    """Operator, pass and backend of the rows of a sweep whose code has changed: what a ratio is taken of lies in one."""
+    from katt_report.published.fresh import FRESH, NONE, freshness
+
+    places = results.points.tuples(PLACE)
+    return frozenset(place for place, row in zip(places, freshness(results, tree), strict=True) if row.state not in (FRESH, NONE))
+
+
+def copy_without(path: Path, target: Path, passes: frozenset[tuple[str, ...]]) -> None:
+    """Copies a sweep's file without the rows of these passes, and without the runs that then have none."""
+    import h5py
+
+    with h5py.File(path) as source, h5py.File(target, "w", libver=("v108", "v110")) as kept:
+        for name, value in source.attrs.items():
+            kept.attrs[name] = value
+        points = source["points"][:]
+        places = zip(*(points[name].astype(str) for name in PLACE), strict=True)
+        points = points[[place not in passes for place in places]]
+        runs = {run: f"run-{number:04d}" for number, run in enumerate(sorted(set(points["run"].astype(str))), 1)}
+        held = set(zip(points["run"].astype(str), points["point"].astype(str), strict=True))
+        for group in ("runs", "ceilings", "samples", "profile"):
+            for run, name in runs.items() if group in source else ():
+                if run not in source[group]:
+                    continue
+                if group in ("runs", "ceilings"):
+                    source.copy(source[group][run], kept.require_group(group), name)
+                    continue
+                for point in source[group][run]:
+                    if (run, point) in held:
+                        source.copy(source[group][run][point], kept.require_group(f"{group}/{name}"), point)
+        for digest in set(points["code"].astype(str)) & set(source.get("code", ())):
+            source.copy(source["code"][digest], kept.require_group("code"), digest)
+        points["run"] = [runs[run].encode() for run in points["run"].astype(str)]
+        kept.create_dataset("points", data=points, maxshape=(None,), chunks=True)
 
 
 def draw(step, result: Path, folder: Path) -> None:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "drivers" / "report"), str(ROOT / "tests" / "report")]
 
 import synthetic  # noqa: E402
+from katt_report import load as load_file  # noqa: E402
 from katt_report.pages import output  # noqa: E402
 from katt_report.published.cpp_tokens import code_digest, token_hash  # noqa: E402
 from katt_report.published.fresh import SourceTree  # noqa: E402
@@ -39,6 +40,8 @@ with open(root / "calls", "a") as calls:
     print(" ".join(sys.argv[1:]), file=calls)
 output = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
 resumed = output.exists()
+if resumed:
+    shutil.copy(output, root / "resumed.h5")
 shutil.copy(root / ("whole.h5" if resumed or not (root / "slow").exists() else "part.h5"), output)
 if (root / "slow").exists() and not resumed:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
@@ -142,6 +145,39 @@ def test_a_second_call_measures_only_what_is_stale(tree, measure, capsys):
 
     assert measure("tiny", "--again") == 0
     assert len(calls(tree)) == 3 and calls(tree)[-1].startswith("sweep experiments/tiny/sweep.toml")
+
+
+def test_of_a_sweep_only_the_stale_passes_are_measured(tree, measure, capsys):
+    """The sweep goes on with a file of the fresh ones, of the runs that have any."""
+    (tree / "src/ops/rope.cpp").write_text("int rope;\n")
+    held = synthetic.rmsnorm()
+    files = {name: {f"src/ops/{name}.cpp": token_hash((tree / f"src/ops/{name}.cpp").read_text())} for name in ("rmsnorm", "rope")}
+    held.code = {code_digest(each): each for each in files.values()}
+    held.runs |= {f"run-000{n}": held.runs["run-0001"] | {"sweep": 'op = "rmsnorm"\n'} for n in (1, 2)}
+    for number, line in enumerate(held.rows):
+        line |= {"op": "rope", "run": "run-0001"} if number % 4 == 0 else {"run": "run-0002"}
+        line["code"] = code_digest(files[line["op"]])
+    held.samples = {(line["run"], line["point"]): next(iter(held.samples.values())) for line in held.rows}
+    place = tree / "results" / PLACE / "tiny/tiny.h5"
+    place.parent.mkdir(parents=True)
+    synthetic.write(place, held)
+    assert measure("tiny", "--dry-run") == 0 and "0 of 0 to measure" in capsys.readouterr().out
+
+    (tree / "src/ops/rope.cpp").write_text("int rope = 1;\n")
+    assert measure("tiny", "--dry-run") == 0
+    rows, gone = len(held.rows), sum(line["op"] == "rope" for line in held.rows)
+    assert f"  tiny  {5 * gone / rows:.1f} min, its stale passes; " in capsys.readouterr().out
+    assert measure("tiny") == 0
+    kept = load_file(tree / "resumed.h5")
+    assert kept.points.values("op") == ["rmsnorm"] and len(kept.points) == rows - gone
+    assert [run for _, run in kept.runs] == ["run-0001"] == kept.points.values("run")
+    assert all(kept.samples_of(row) is not None for row in kept.points.rows()) and len(kept.code) == 1
+    with h5py.File(tree / "resumed.h5") as file:
+        assert sum(len(points) for points in file["samples"].values()) == rows - gone
+    assert "tiny: 0.0 minutes" in capsys.readouterr().out and place.read_bytes() != (tree / "resumed.h5").read_bytes()
+
+    (tree / "src/ops/rmsnorm.cpp").write_text("int all;\n")  # all of what the program has written
+    assert measure("tiny", "--dry-run") == 0 and "  tiny  5 min; stale (" in capsys.readouterr().out
 
 
 def test_chosen_figures_come_with_the_file(tree, measure, capsys, monkeypatch):
