@@ -266,6 +266,20 @@ RC_GTEST_PROP(TernaryPacking, UnpackingGivesBackWhatWasPacked, ()) {
   }
 }
 
+TEST(TernaryPacking, NoWeightIsFiniteBesideOneThatIsNot) {
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> weight(3 * 300, 0.5F);
+    weight[7] = value;
+    for (const PackFormat format : {PackFormat::two_bit, PackFormat::five_per_byte}) {
+      float scale = 0;
+      for (const float one : round_trip(format, weight, 3, 300, scale)) {
+        EXPECT_FALSE(std::isfinite(one));
+      }
+    }
+  }
+}
+
 RC_GTEST_PROP(TernaryPacking, QuantisingWhatIsQuantisedChangesNothing, ()) {
   const auto columns = *rc::gen::inRange<std::int64_t>(1, 700);
   const auto weight =

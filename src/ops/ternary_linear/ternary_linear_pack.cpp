@@ -184,8 +184,9 @@ struct DequantiseRows {
     const std::uint8_t* row = rows + row_index * row_bytes;
     T* target = &out(row_index, 0);
     const auto n = static_cast<std::int64_t>(out.extent(1));
-    const T values[3] = {static_cast<T>(-scales[row_index]), static_cast<T>(0.0F),
-                         static_cast<T>(scales[row_index])};
+    const float scale = scales[row_index];  // NaN for a weight with NaN, as are all products then
+    const T values[3] = {static_cast<T>(-scale), static_cast<T>(0.0F * scale),
+                         static_cast<T>(scale)};
     std::int64_t c = 0;
     if constexpr (is_host_v<Exec>) {
       const std::int64_t weights = block_weights(format);
