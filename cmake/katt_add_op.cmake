@@ -6,6 +6,8 @@
 # katt_add_op(OP ON OTHER…): the kernels of OP call those of other operators, which are added below it. A build of few
 # operators then compiles their kernels too; the test structure.called_ops holds the lines against the objects.
 #
+# katt_add_op(OP AS NAME): sweeps and Python know the operator of the folder OP as NAME.
+#
 # katt_add_op(NAME DIR src/… NEEDS OP…): something above the operators that is swept like one, under its
 # name or those after AS; its sources join katt_nn. It is left out where one of them is.
 function(katt_add_op op)
@@ -35,6 +37,8 @@ function(katt_add_op op)
     endif()
     list(JOIN arg_AS "," names)
     set_property(GLOBAL APPEND PROPERTY KATT_SWEPT ${arg_DIR}/bench:${names})
+  elseif(arg_AS)
+    set_property(GLOBAL APPEND PROPERTY KATT_SWEPT src/ops/${op}:${arg_AS})
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB bench CONFIGURE_DEPENDS ${dir}/bench/*.cpp)

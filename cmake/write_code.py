@@ -4,8 +4,9 @@
 Run by the build when the libraries are there: writes the source of katt::bench::impl::code_table(), which names the
 code that the rows of a sweep are made of (docs/published_results.md, "The code of a row").
 
-  from      the objects that define OP's forward_variants() and backward_variants(); of --swept, something above the
-            operators that is swept like one, the sources in DIR; of a model (MODEL), all of its sources
+  from      the objects that define OP's forward_variants() and backward_variants(); of --swept, an operator of another
+            name than its folder or something above the operators that is swept like one, the sources in DIR; of a model
+            (MODEL), all of its sources
   followed  an object of one source to those that define the symbols that it asks for; to and from sources that were
             compiled several together, the headers that are included to the sources beside them that include them, too
   counted   the project's files that the compiler read for these sources, as it told Ninja (.d files with other generators)
@@ -163,6 +164,7 @@ class Code:
 def rows_of(code, only, swept):
     """(op, pass, variant, files); variant "" stands for those that have no row of their own, pass "" for both."""
     ops = {match[1] for path in code.read if (match := re.match(r"src/ops/(\w+)/", path))}
+    ops -= {folder.removeprefix("src/ops/") for folder, _ in swept}
     for op in sorted(ops):
         for a_pass in PASSES:
             roots = code.roots(op, a_pass)
@@ -173,7 +175,8 @@ def rows_of(code, only, swept):
                 others = tuple(room for room, own in rooms.items() if not {variant, BASELINE} & set(own))
                 yield op, a_pass, variant, code.files(roots, others)
     for folder, names in swept:
-        roots = [path for path in code.read if path.startswith(f"{folder}/")]
+        is_above = folder.endswith("/bench")
+        roots = [path for path in code.read if path.startswith(f"{folder}/") and (is_above or not APART.search(path))]
         for op in names:
             for a_pass in PASSES:
                 yield op, a_pass, "", code.files(roots)

@@ -10,6 +10,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "op/code.hpp"
 #include "op/collective.hpp"
 #include "op/registry.hpp"
 #include "tests/op/follows_inputs.hpp"
@@ -244,6 +245,19 @@ TEST_P(RegisteredOperator, AutoIsAVariantThatRuns) {
                                      point.backend == Backend::cuda && dtype == Dtype::f32);
       EXPECT_EQ(chosen->baseline, is_naive_fastest) << pass << ": " << config.variant;
       EXPECT_EQ(config.setting.size(), chosen->parameters.size()) << config.variant;
+    }
+  }
+}
+
+// A row without it counts as stale for ever.
+TEST(Code, EveryVariantHasIt) {
+  if (impl::code_table().codes.empty()) GTEST_SKIP() << "no Python, no nm";
+  for (const Operator* op : registry().all()) {
+    for (const std::string& pass : op->passes()) {
+      for (const VariantInfo& variant : op->variants(Backend::openmp, pass)) {
+        EXPECT_NE(find_code(op->name(), pass, variant.name), nullptr)
+            << op->name() << " " << pass << " " << variant.name;
+      }
     }
   }
 }
