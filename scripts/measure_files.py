@@ -39,7 +39,7 @@ def copy_without(path: Path, target: Path, passes: frozenset[tuple[str, ...]]) -
         points = points[[place not in passes for place in places]]
         runs = {run: f"run-{number:04d}" for number, run in enumerate(sorted(set(points["run"].astype(str))), 1)}
         held = set(zip(points["run"].astype(str), points["point"].astype(str), strict=True))
-        for group in ("runs", "ceilings", "samples", "profile"):
+        for group in ("runs", "ceilings", "samples", "cycles", "profile"):
             for run, name in runs.items() if group in source else ():
                 if run not in source[group]:
                     continue

@@ -158,6 +158,7 @@ def test_of_a_sweep_only_the_stale_passes_are_measured(tree, measure, capsys):
         line |= {"op": "rope", "run": "run-0001"} if number % 4 == 0 else {"run": "run-0002"}
         line["code"] = code_digest(files[line["op"]])
     held.samples = {(line["run"], line["point"]): next(iter(held.samples.values())) for line in held.rows}
+    held.cycles = dict(held.samples)
     place = tree / "results" / PLACE / "tiny/tiny.h5"
     place.parent.mkdir(parents=True)
     synthetic.write(place, held)
@@ -173,7 +174,8 @@ def test_of_a_sweep_only_the_stale_passes_are_measured(tree, measure, capsys):
     assert [run for _, run in kept.runs] == ["run-0001"] == kept.points.values("run")
     assert all(kept.samples_of(row) is not None for row in kept.points.rows()) and len(kept.code) == 1
     with h5py.File(tree / "resumed.h5") as file:
-        assert sum(len(points) for points in file["samples"].values()) == rows - gone
+        for group in ("samples", "cycles"):
+            assert sum(len(points) for points in file[group].values()) == rows - gone, group
     assert "tiny: 0.0 minutes" in capsys.readouterr().out and place.read_bytes() != (tree / "resumed.h5").read_bytes()
 
     (tree / "src/ops/rmsnorm.cpp").write_text("int all;\n")  # all of what the program has written
